@@ -9,10 +9,28 @@
 #include <stdint.h>
 
 typedef enum { // every dtype of the format
-    MX_ST_BOOL, MX_ST_U8, MX_ST_I8, MX_ST_U16, MX_ST_I16, MX_ST_U32, MX_ST_I32, MX_ST_U64, MX_ST_I64,
-    MX_ST_F16, MX_ST_BF16, MX_ST_F32, MX_ST_F64, MX_ST_F8_E4M3, MX_ST_F8_E5M2, MX_ST_F8_E8M0,
-    MX_ST_F8_E4M3FNUZ, MX_ST_F8_E5M2FNUZ, MX_ST_C64,
-    MX_ST_F4, MX_ST_F6_E2M3, MX_ST_F6_E3M2, // sub-byte: spans count bits
+    MX_ST_BOOL,
+    MX_ST_U8,
+    MX_ST_I8,
+    MX_ST_U16,
+    MX_ST_I16,
+    MX_ST_U32,
+    MX_ST_I32,
+    MX_ST_U64,
+    MX_ST_I64,
+    MX_ST_F16,
+    MX_ST_BF16,
+    MX_ST_F32,
+    MX_ST_F64,
+    MX_ST_F8_E4M3,
+    MX_ST_F8_E5M2,
+    MX_ST_F8_E8M0,
+    MX_ST_F8_E4M3FNUZ,
+    MX_ST_F8_E5M2FNUZ,
+    MX_ST_C64,
+    MX_ST_F4,
+    MX_ST_F6_E2M3,
+    MX_ST_F6_E3M2, // sub-byte: spans count bits
 } mx_st_dtype;
 
 enum { MX_ST_MAX_DIM = 8 };
@@ -39,11 +57,11 @@ mx_status mx_st_open_file(mx_st **out, const char *path, mx_err *err); // one fi
 void mx_st_free(mx_st *s);
 
 size_t mx_st_count(const mx_st *s);
-mx_st_tensor *mx_st_at(mx_st *s, size_t i);               // in file order
-mx_st_tensor *mx_st_find(mx_st *s, const char *name);     // O(1); NULL if absent
+mx_st_tensor *mx_st_at(mx_st *s, size_t i);           // in file order
+mx_st_tensor *mx_st_find(mx_st *s, const char *name); // O(1); NULL if absent
 uint64_t mx_st_total_bytes(const mx_st *s);
 const char *mx_st_metadata(const mx_st *s, const char *key); // "__metadata__" of the first file, or NULL
-const char *mx_st_dtype_name(mx_st_dtype t);              // "BF16"
+const char *mx_st_dtype_name(mx_st_dtype t);                 // "BF16"
 int mx_st_dtype_bits(mx_st_dtype t);
 /* "[2, 3] BF16" into buf, for messages. */
 const char *mx_st_describe(const mx_st_tensor *t, char *buf, size_t cap);
@@ -57,10 +75,12 @@ typedef struct {
     int64_t shape[MX_ST_MAX_DIM];
 } mx_st_plan;
 typedef struct mx_st_writer mx_st_writer;
-mx_status mx_st_writer_new(mx_st_writer **out, const char *dir, const mx_st_plan *plan, size_t n, uint64_t max_shard,
-                           mx_err *err);
-mx_status mx_st_writer_put(mx_st_writer *w, const void *data, uint64_t n_bytes, mx_err *err); // the next bytes; any split
-mx_status mx_st_writer_finish(mx_st_writer *w, mx_err *err); // all bytes must have come; files appear under their names
-void mx_st_writer_free(mx_st_writer *w);                     // without finish: nothing is left behind
+mx_status mx_st_writer_new(mx_st_writer **out, const char *dir, const mx_st_plan *plan, size_t n,
+                           uint64_t max_shard, mx_err *err);
+mx_status mx_st_writer_put(mx_st_writer *w, const void *data, uint64_t n_bytes,
+                           mx_err *err); // the next bytes; any split
+mx_status mx_st_writer_finish(mx_st_writer *w,
+                              mx_err *err); // all bytes must have come; files appear under their names
+void mx_st_writer_free(mx_st_writer *w);    // without finish: nothing is left behind
 
 #endif

@@ -17,20 +17,20 @@ mx_status mx_store_resolve(char **dir, mx_arena *a, const char *ref, mx_err *err
 typedef struct {
     const char *id, *path; // "owner/name"
     uint64_t bytes;
-    int64_t modified;      // seconds since 1970
-    bool own;              // in mlxcel's store (can be removed), not in the Hugging Face cache
+    int64_t modified; // seconds since 1970
+    bool own;         // in mlxcel's store (can be removed), not in the Hugging Face cache
 } mx_store_entry;
 mx_status mx_store_list(mx_store_entry **out, size_t *n, mx_arena *a, mx_err *err); // sorted by id
 /* Remove from mlxcel's store only; a copy in the Hugging Face cache is MX_EINVAL with its path. */
 mx_status mx_store_remove(const char *id, mx_err *err);
 
 typedef struct {
-    const char *revision;              // NULL: main
-    int jobs;                          // files at once, 0: 4
-    bool quiet;                        // no progress bar even on a terminal
+    const char *revision;                                       // NULL: main
+    int jobs;                                                   // files at once, 0: 4
+    bool quiet;                                                 // no progress bar even on a terminal
     void (*progress)(void *arg, uint64_t done, uint64_t total); // or NULL
     void *arg;
-    const volatile int *cancel;        // nonzero stops, or NULL
+    const volatile int *cancel; // nonzero stops, or NULL
 } mx_pull_options;
 /* Download owner/name into the store from HF_ENDPOINT (https://huggingface.co) with HF_TOKEN. Files: *.json, *.safetensors,
  * *.jinja, tokenizer files, *.txt, *.model, *.tiktoken; several at once, resumed from .incomplete files, checked against size and
