@@ -30,7 +30,6 @@ typedef struct {
     int min_keep;
     const mx_logit_bias *bias; // copied
     int n_bias;
-    bool ignore_eos; // the caller lists eos ids in bias or calls mx_sampler_ban
 } mx_sampler_options;
 #define MX_SEED_RANDOM UINT64_MAX
 
@@ -41,6 +40,10 @@ typedef struct mx_sampler mx_sampler;
 mx_status mx_sampler_new(mx_sampler **out, const mx_sampler_options *opt, int n_vocab,
                          const mx_tokenizer *tok, mx_err *err);
 void mx_sampler_free(mx_sampler *s);
+mx_status mx_sampler_ban(mx_sampler *s, const int32_t *ids, int n, mx_err *err); // never draw these: eos ids
+/* Add the logit bias and the bans to logits[n_vocab], as the first step of mx_sampler_sample does: for log-probabilities,
+ * which are those of the biased distribution (SMP-01). */
+void mx_sampler_apply_bias(const mx_sampler *s, float *logits);
 uint64_t mx_sampler_seed(const mx_sampler *s); // the one in use
 void mx_sampler_accept(mx_sampler *s, int32_t id,
                        bool generated); // a prompt token or a generated one, in order
