@@ -143,13 +143,11 @@ struct mx_dev {
 
 struct mx_backend {
     const char *name; // "cpu", "rocm", "cuda"
+    bool host_memory; // device addresses are host addresses: a mapped weight is used where it lies
     mx_status (*open)(mx_dev **out, int index, const mx_dev_options *opt, mx_err *err);
     void (*close)(mx_dev *dev);
     mx_status (*alloc)(mx_dev *dev, void **p, size_t bytes, mx_err *err); // zeroed, aligned to 256
     void (*release)(mx_dev *dev, void *p, size_t bytes);
-    /* Make host bytes (a mapped weight) readable by the device: the CPU gives the pointer back, *copied false. */
-    mx_status (*import)(mx_dev *dev, const void **p, bool *copied, const void *host, size_t bytes,
-                        mx_err *err);
     mx_status (*upload)(mx_dev *dev, void *p, const void *host, size_t bytes, mx_err *err);
     mx_status (*download)(mx_dev *dev, void *host, const void *p, size_t bytes, mx_err *err); // waits
     mx_status (*wait)(mx_dev *dev, mx_err *err);
