@@ -42,6 +42,7 @@ int mx_engine_free_blocks(const mx_engine *e, int group); // for leak tests
 mx_status mx_seq_new(mx_seq **out, mx_engine *e, mx_err *err); // MX_ELIMIT: no slot free
 void mx_seq_free(mx_seq *s);                                   // gives its blocks back
 int mx_seq_len(const mx_seq *s);                               // positions in the cache
+const int32_t *mx_seq_ids(const mx_seq *s);                    // [len]: the tokens at these positions
 /* Forget everything from position n on (n <= len). Exact for attention layers without a window, and with one as long as
  * the window's blocks are still there; otherwise, and for recurrent layers, only n = 0 works: MX_UNSUPPORTED, caller recomputes. */
 mx_status mx_seq_truncate(mx_seq *s, int n, mx_err *err);

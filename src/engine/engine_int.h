@@ -1,0 +1,40 @@
+/* engine_int.h - what the files of the engine share: the insides of an engine and of a sequence. */
+#ifndef MX_ENGINE_ENGINE_INT_H
+#define MX_ENGINE_ENGINE_INT_H
+#include "engine/engine.h"
+#include "engine/kv.h"
+
+struct mx_seq {
+    mx_engine *e;
+    bool used;   // handed out
+    bool broken; // a step failed half-way: what the cache holds is unknown
+    int slot;    // index in the engine's seqs, and of the recurrent state
+    int len;
+    int32_t *ids;                               // [ctx]
+    int32_t *blocks[MX_KV_GROUPS];              // [stride] block numbers; -1: given back, or not taken yet
+    int first[MX_KV_GROUPS], end[MX_KV_GROUPS]; // blocks[first .. end) are held
+};
+
+struct mx_engine {
+    mx_dev *dev;
+    mx_model *model;
+    mx_cache *cache;
+    mx_tokenizer *tok;
+    mx_chat *chat;
+    mx_kv_pool pool;
+    int ctx, n_seq, chunk, stride; // stride: blocks of a sequence of ctx positions
+    mx_seq *seqs;                  // [n_seq]
+    int32_t *seq_memory;           // behind ids and blocks of all sequences
+
+    /* The arrays of an mx_batch at fixed places: host is the copy that a step fills, batch_buf what the device reads. */
+    int32_t *host;
+    mx_buf batch_buf;
+    size_t at_pos, at_seq, at_start, at_len, at_slot, at_blocks[MX_KV_GROUPS], n_host; // in numbers
+    int *rows;                                                                         // [max_rows]
+    float *staging; // [max_rows, n_vocab]: rows of several sequences in one call
+};
+
+/* Give back the blocks that no later token of the sequence can see. */
+void mx_seq_slide(mx_seq *s);
+
+#endif
