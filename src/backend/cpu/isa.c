@@ -1,6 +1,5 @@
 /* isa.c - cpuid, xgetbv, and on Linux the request for AMX tile memory. */
 #include "backend/cpu/isa.h"
-#include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
