@@ -27,9 +27,10 @@ typedef struct {
 typedef struct {
     int n_layer, d, n_vocab, n_ctx;
     float eps;
-    float embed_scale;  // 1, or Gemma's sqrt(d)
-    bool tied;          // the head is the embedding
-    bool norm_plus_one; // norms multiply by 1 + w
+    float embed_scale;        // 1, or Gemma's sqrt(d)
+    bool embed_scale_rounded; // to the type of the embedding: such models were trained so
+    bool tied;                // the head is the embedding
+    bool norm_plus_one;       // norms multiply by 1 + w
     bool
         norm_shift_by_conv; // the same, but only where conv1d.weight is [c, 1, k]: MLX adds the 1 when it moves that axis
     const char *pre_attn_norm, *post_attn_norm, *pre_mlp_norm,

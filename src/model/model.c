@@ -104,6 +104,12 @@ static void add_tokenizer_eos(mx_model *m, const char *dir, const char *token) {
     mx_tokenizer_free(t);
 }
 
+static void round_embed_scale(mx_model *m) {
+    unsigned char bits[4];
+    mx_from_f32(bits, m->w.dtype, &m->arch->embed_scale, 1);
+    mx_to_f32(&m->arch->embed_scale, bits, m->w.dtype, 1);
+}
+
 static mx_status fill_info(mx_model *m, mx_err *err) {
     const mx_arch *a = m->arch;
     mx_model_info *info = &m->info;
@@ -179,6 +185,7 @@ static mx_status open_model(mx_model *m, const char *dir, const mx_model_options
         return mx_fail(err, MX_EINVAL, "steps of %d tokens and %d rows: both must be 1 to 65536", m->max_tok,
                        m->max_rows);
     }
+    if (m->arch->embed_scale_rounded) round_embed_scale(m);
     if (!m->dev) return MX_OK;
     MX_TRY(make_ropes(m, err));
     return mx_scratch_new(m, err);

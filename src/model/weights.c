@@ -263,8 +263,8 @@ static mx_status load_matrix(loader *l, mx_qmat *m, const char *module, bool sta
 static mx_status load_linear(loader *l, mx_linear *x, const char *module, int n_out, int n_in, bool bias) {
     MX_TRY(load_matrix(l, &x->w, module, false, 1, n_out, n_in));
     if (!bias) return MX_OK;
-    char name[MAX_NAME];
-    snprintf(name, sizeof name, "%s.bias", module);
+    char name[MAX_NAME + 8];
+    snprintf(name, sizeof name, "%.*s.bias", MAX_NAME - 1, module);
     return load_vector(l, &x->bias, name, n_out, 0);
 }
 

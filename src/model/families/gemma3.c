@@ -17,8 +17,8 @@ static void describe(mx_config *c, mx_arch *a) {
     a->attn_scale = 1 / sqrtf((float)mx_config_num(c, "query_pre_attn_scalar", 256));
     a->attn_softcap = (float)mx_config_num(c, "attn_logit_softcapping", 0);
     a->final_softcap = (float)mx_config_num(c, "final_logit_softcapping", 0);
-    // sqrt(d) is rounded to bf16 in every implementation that trained or runs the model
-    a->embed_scale = mx_bf16_to_f32(mx_f32_to_bf16(sqrtf((float)a->d)));
+    a->embed_scale = sqrtf((float)a->d);
+    a->embed_scale_rounded = true;
     a->rope[0] = mx_config_rope(c, "full_attention", 1000000);
     if (mx_json_get(mx_config_get(c, "rope_parameters"), "sliding_attention")) {
         mx_config_ignore(c, "rope_local_base_freq");

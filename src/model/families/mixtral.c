@@ -4,6 +4,8 @@
 
 static void describe(mx_config *c, mx_arch *a) {
     mx_describe_common(c, a);
+    a->eps = (float)mx_config_num(c, "rms_norm_eps", 1e-5);
+    a->rope[0] = mx_config_rope(c, NULL, 1000000);
     int window = mx_config_int(c, "sliding_window", 0, 0, 1 << 30);
     mx_describe_windows(c, a, window, window ? 0 : a->n_layer);
     a->moe_path = "block_sparse_moe";
