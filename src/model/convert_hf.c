@@ -132,8 +132,8 @@ static const char *stacked_part(const hf *h, const char *rest) {
 
 /* Expert 0 stands for its siblings: one item [n_expert, ...] of all of them. */
 static mx_status stack_experts(hf *h, mx_cv_item *it, const mx_st_tensor *t, mx_err *err) {
-    size_t prefix;
-    const char *rest;
+    size_t prefix = 0;
+    const char *rest = NULL;
     (void)expert_of(t->name, &prefix, &rest);
     const char *part = stacked_part(h, rest), *tail = strrchr(rest, '.');
     if (!part || !tail)
@@ -243,8 +243,8 @@ static mx_status expand_item(hf *h, mx_cv_item *it, const mx_st_tensor *t, const
 
 static mx_status add_tensor(hf *h, const mx_st_tensor *t, mx_err *err) {
     mx_cv_item it;
-    size_t prefix;
-    const char *rest;
+    size_t prefix = 0;
+    const char *rest = NULL;
     const long expert = expert_of(t->name, &prefix, &rest);
     bool oom = false;
     const char *name = result_name(h, t->name, &oom);

@@ -298,8 +298,8 @@ static mx_status make_plan(mx_cv_job *j, mx_st_plan **out, size_t *n, uint64_t *
 }
 
 mx_status mx_cv_write(mx_cv_job *j, const char *dir, mx_err *err) {
-    mx_st_plan *plan;
-    size_t n;
+    mx_st_plan *plan = NULL;
+    size_t n = 0;
     progress pr = {.shown = !j->opt->quiet && isatty(2), .percent = -1};
     MX_TRY(make_plan(j, &plan, &n, &pr.total, err));
     mx_pool *pool = NULL;
