@@ -1,4 +1,7 @@
-/* generate.h - one prompt to one answer: prefill, sample, detokenize, stop. */
+/* generate.h - one prompt to one answer: prefill, sample, detokenize, stop.
+ *
+ * The token that ends the answer (eos) is counted, given to the callback with no text, and appended to out; its marker is
+ * never shown. */
 #ifndef MX_ENGINE_GENERATE_H
 #define MX_ENGINE_GENERATE_H
 #include "engine/engine.h"
@@ -50,7 +53,10 @@ typedef struct {
 
 mx_generate_options mx_generate_defaults(void);
 
-/* Continue seq with prompt ids (those beyond what it holds already: the part of the prompt equal to its cached tokens is not
+/* A full context slides by computing the kept tokens again, so that every kind of layer may slide and what the model sees is
+ * exactly a shorter text; it costs a prefill of about half the context each time.
+ *
+ * Continue seq with prompt ids (those beyond what it holds already: the part of the prompt equal to its cached tokens is not
  * computed again; at least one token always is). The answer's tokens are appended to out (if not NULL). A prompt longer than the context is MX_ELIMIT
  * naming both numbers, unless context_shift. */
 mx_status mx_generate(mx_engine *e, mx_seq *seq, const int32_t *prompt, int n_prompt,

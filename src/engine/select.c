@@ -31,9 +31,12 @@ uint64_t mx_rng_next(mx_rng *r) {
 double mx_rng_uniform(mx_rng *r) { return (double)(mx_rng_next(r) >> 11) * 0x1p-53; }
 
 double mx_exp_neg(double x) {
-    if (!(x > -708)) return 0; // below it the result would be subnormal
+    const double shift =
+        0x1.8p52; // added and taken away again it rounds to a whole number, left in the low bits
+    double zero = x > -708 ? 1 : 0; // below it the result would be subnormal
+    x = x > -708 ? x : -708;
     /* x = k ln 2 + r with |r| <= ln 2 / 2, ln 2 in two parts; then the series of e^r up to r^13 / 13!. */
-    double k = (double)(int)(x * 1.4426950408889634 - 0.5);
+    double t = x * 1.4426950408889634 + shift, k = t - shift;
     double r = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10;
     double p = 1.0 / 6227020800;
     p = p * r + 1.0 / 479001600;
@@ -49,10 +52,20 @@ double mx_exp_neg(double x) {
     p = p * r + 0.5;
     p = p * r + 1;
     p = p * r + 1;
-    uint64_t bits = (uint64_t)((int64_t)k + 1023) << 52;
+    uint64_t bits;
     double scale;
+    memcpy(&bits, &t, sizeof bits);
+    bits = (bits + 1023) << 52; // 2^k
     memcpy(&scale, &bits, sizeof scale);
-    return p * scale;
+    return p * scale * zero;
+}
+
+/* Whole vocabularies go through in batches without a branch, which the compiler turns into vector code. */
+enum { BATCH = 64 };
+
+static void exp_batch(double *w, const mx_cand *c, int n, double max, double temperature) {
+    for (int i = 0; i < n; i++) w[i] = (c[i].key - max) / temperature;
+    for (int i = 0; i < n; i++) w[i] = mx_exp_neg(w[i]);
 }
 
 bool mx_logits_ok(const float *logits, int n) {
@@ -88,8 +101,12 @@ int32_t mx_argmax(const float *logits, int n) {
 double mx_log_sum_exp(const float *logits, int n) {
     int32_t at = mx_argmax(logits, n);
     if (at < 0) return -INFINITY;
-    double max = logits[at], sum = 0;
-    for (int i = 0; i < n; i++) sum += mx_exp_neg(logits[i] - max);
+    double max = logits[at], sum = 0, w[BATCH];
+    for (int i = 0; i < n; i += BATCH) {
+        int m = n - i < BATCH ? n - i : BATCH;
+        for (int k = 0; k < m; k++) w[k] = mx_exp_neg(logits[i + k] - max);
+        for (int k = 0; k < m; k++) sum += w[k];
+    }
     return max + log(sum);
 }
 
@@ -166,19 +183,51 @@ static float best_key(const mx_cand *c, int n) {
 }
 
 static double sum_exp(const mx_cand *c, int n, double max) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += mx_exp_neg(c[i].key - max);
+    double sum = 0, w[BATCH];
+    for (int i = 0; i < n; i += BATCH) {
+        int m = n - i < BATCH ? n - i : BATCH;
+        exp_batch(w, c + i, m, max, 1);
+        for (int k = 0; k < m; k++) sum += w[k];
+    }
     return sum;
 }
 
+/* How far below the best the candidates lie that hold `p` of the probability, rounded up: those farther away cannot be
+ * among the first by order. *total: the sum of all e^(key - max). */
+static double reach_of(const mx_cand *c, int n, double max, double p, double *total) {
+    enum { BINS = 1024 }; // an eighth wide
+    double bin[BINS] = {0}, w[BATCH], sum = 0;
+    *total = 0;
+    for (int i = 0; i < n; i += BATCH) {
+        int m = n - i < BATCH ? n - i : BATCH;
+        exp_batch(w, c + i, m, max, 1);
+        for (int k = 0; k < m; k++) {
+            double d = (max - c[i + k].key) * 8;
+            bin[d < BINS - 1 ? (int)d : BINS - 1] += w[k];
+            *total += w[k];
+        }
+    }
+    for (int i = 0; i < BINS - 2;
+         i++) // one bin more than it takes: sums in another order differ in the last place
+        if ((sum += bin[i]) >= p * *total) return (i + 2) / 8.0;
+    return INFINITY;
+}
+
 int mx_keep_top_p(mx_cand *c, int n, float p, int min_keep, mx_cand *tmp) {
-    double max = best_key(c, n), want = p * sum_exp(c, n, max), sum = 0;
-    int m = 0;
+    double max = best_key(c, n), total, sum = 0, reach = reach_of(c, n, max, p, &total);
+    int m = 0, near = 0;
+    for (int i = 0; i < n; i++) near += max - c[i].key <= reach;
+    if (near >= min_keep && near < n) { // only these need an order
+        near = 0;
+        for (int i = 0; i < n; i++)
+            if (max - c[i].key <= reach) c[near++] = c[i];
+        n = near;
+    }
     make_heap(c, n, true);
     while (m < n) {
         tmp[m] = pop_best(c, n - m);
         sum += mx_exp_neg(tmp[m++].key - max);
-        if (sum >= want && m >= min_keep) break;
+        if (sum >= p * total && m >= min_keep) break;
     }
     memcpy(c, tmp, (size_t)m * sizeof *c);
     return m;
@@ -239,15 +288,29 @@ int mx_keep_xtc(mx_cand *c, int n, float threshold, int min_keep) {
 }
 
 int32_t mx_cand_draw(const mx_cand *c, int n, float temperature, double u) {
-    double max = best_key(c, n), total = 0, sum = 0;
-    int last = 0;
-    for (int i = 0; i < n; i++) total += mx_exp_neg((c[i].key - max) / temperature);
-    for (int i = 0; i < n; i++) {
-        double w = mx_exp_neg((c[i].key - max) / temperature);
-        if (w == 0) continue;
-        sum += w;
+    enum { SPANS = 256 };
+    double max = best_key(c, n), total = 0, sum = 0, sums[SPANS], w[BATCH];
+    int span = (n / SPANS / BATCH + 1) * BATCH, at = 0, last = -1;
+    for (int i = 0; i < n; i += span) { // the sum of each span, so that only one is gone through again
+        double part = 0;
+        int end = n - i < span ? n : i + span;
+        for (int j = i; j < end; j += BATCH) {
+            int m = end - j < BATCH ? end - j : BATCH;
+            exp_batch(w, c + j, m, max, temperature);
+            for (int k = 0; k < m; k++) part += w[k];
+        }
+        sums[i / span] = part;
+        total += part;
+    }
+    while ((at + 1) * (int64_t)span < n && sum + sums[at] <= u * total) sum += sums[at++];
+    for (int i = at * span; i < n && (i < (at + 1) * span || last < 0); i++) {
+        double x = mx_exp_neg((c[i].key - max) / temperature);
+        if (x == 0) continue;
+        sum += x;
         last = i;
         if (sum > u * total) break;
     }
+    for (int i = 0; last < 0; i++) // rounding left nothing behind the last span: the best one then
+        if (c[i].key == max) last = i;
     return c[last].id;
 }
