@@ -6,11 +6,13 @@
 #include "cli/cli.h"
 #include "cli/out.h"
 #include "version.h"
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char cli_version[] = MX_VERSION, cli_commit[] = MX_COMMIT;
 
@@ -203,7 +205,16 @@ static int run_command(const command *m, int argc, char **argv) {
     return code;
 }
 
+/* A program started without stdin, stdout or stderr must not get a model file or its own output under their numbers. On
+ * /dev/null opened for reading a write fails, as it should when there is no stdout. */
+static void hold_standard_files(void) {
+    int fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDONLY);
+    if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv) {
+    hold_standard_files();
     signal(SIGPIPE, SIG_DFL); // a parent may have ignored it; a reader that leaves ends us without a word
     setlocale(LC_CTYPE, "");  // for the line editor; numbers keep the C locale
     if (argc < 2) {

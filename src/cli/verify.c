@@ -86,7 +86,7 @@ int cmd_verify(cli *c) {
     if (c->o.width > c->o.chunk) c->o.chunk = c->o.width; // a step must be able to take it
     int code = EXIT_VERIFY_ERROR;
     mx_status st = cli_resolve(c, ref, &dir, &err);
-    if (st == MX_OK) st = cli_open(c, dir, c->o.write != NULL, &e, &err);
+    if (st == MX_OK) st = cli_open(c, dir, false, &e, &err);
     if (st == MX_OK && c->o.write) {
         st = mx_verify_write(e, c->o.reference, c->o.write, c->o.width, &err);
         if (st == MX_OK) code = EXIT_OK;
