@@ -130,12 +130,12 @@ static void matmul(mx_cpu_dev *d, const mx_qmat *w, const float *bias, const flo
     CHECK_OK(mx_cpu_matmul(&d->base, &mm, 1, &xm, &err), &err);
 }
 
-/* What a level may lose: f32 sums 1e-5, 15-bit x 1e-4, bf16 x and weights 3e-3. */
+/* What a level may lose: f32 sums 1e-5, 15-bit x 2e-4, bf16 x and weights 3e-3. */
 static double tolerance(const format *f, mx_isa isa, bool exact) {
     if (exact || isa == MX_ISA_SCALAR) return 1e-5;
     bool fits_b16 = f->kind >= MX_QUANT_MXFP4 || f->type == MX_BF16;
     if (isa >= MX_ISA_BF16 && fits_b16) return 3e-3;
-    return f->kind == MX_QUANT_NONE || f->kind == MX_QUANT_MXFP8 ? 1e-5 : 1e-4;
+    return f->kind == MX_QUANT_NONE || f->kind == MX_QUANT_MXFP8 ? 1e-5 : 2e-4;
 }
 
 /* The error in units of the reference's typical size: that of `all` values, as a few may cancel to near zero. */
@@ -171,7 +171,7 @@ static void compare_level(mx_isa isa) {
                     for (size_t j = 0; j < n; j++) y[j] = NAN;
                     matmul(d, &w.w, bias, x, row_counts[c], y);
                     double got = distance(y, want, n, MOST_ROWS * (size_t)n_out),
-                           most = tolerance(f, isa, exact);
+                           most = tolerance(f, isa, exact) * (n < 30 ? 3 : 1);
                     CHECK(got <= most, "%s, %s, n_out %d, n_in %d, %d rows%s: %g > %g", mx_isa_name(isa),
                           show(f), n_out, n_in, row_counts[c], exact ? ", exact" : "", got, most);
                 }

@@ -97,8 +97,8 @@ static int find_form(plan *p, int since, mx_mm_way way, const mx_qmat *w, const 
         if (f->way == way && f->x.m == x.m && f->x.group == x.group) return i;
     }
     x.k_pad = (w->n_in + MX_MM_STEP - 1) / MX_MM_STEP * MX_MM_STEP;
-    x.fold = x.group > 64 ? 64 : x.group;
-    if (x.group) x.g_pad = (w->n_in / x.group + MX_MM_LANES - 1) / MX_MM_LANES * MX_MM_LANES;
+    x.fold = way == MX_MM_I16G && x.group > 64 ? 64 : x.group;
+    if (x.fold) x.f_pad = (w->n_in / x.fold + 2 * MX_MM_LANES - 1) / MX_MM_LANES * MX_MM_LANES; // a vector more
     p->forms[p->n_form] = (form){.x = x, .way = way, .rows = *rows, .n = n};
     return p->n_form++;
 }
@@ -109,8 +109,7 @@ static size_t place_form(form *f, char *base, int tile) {
     size_t rows = (size_t)(f->n + tile - 1) / (size_t)tile * (size_t)tile, q, s, sum = 0;
     if (f->way == MX_MM_I16V) {
         q = rows * (size_t)x->k_pad * 2;
-        s = rows * (size_t)(x->k_pad / 2) * 4;
-        sum = rows * (size_t)x->g_pad * 4;
+        s = sum = rows * (size_t)x->f_pad * 4;
     } else if (f->way == MX_MM_I16G) {
         q = rows * (size_t)x->k * 2;
         s = sum = rows * (size_t)(x->k / x->fold) * 4;

@@ -39,6 +39,13 @@ OP vf vf_e4m3(vi v) { // 8 codes, one in each 32-bit lane
     return _mm256_or_ps(f, _mm256_castsi256_ps(nan)); // all ones is a NaN
 }
 
+OP vf vf_e8m0(vi v) { // exponents, one in each 32-bit lane; 0 is 2^-127, 255 is NaN
+    __m256i f = _mm256_max_epu32(_mm256_slli_epi32(v, 23), _mm256_set1_epi32(0x00400000));
+    __m256i nan = _mm256_cmpeq_epi32(v, _mm256_set1_epi32(255));
+    return _mm256_castsi256_ps(_mm256_or_si256(f, nan));
+}
+OP vi vi_u8(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); } // 8 bytes
+
 OP vi vi_load(const void *p) { return _mm256_loadu_si256(p); }
 OP void vi_store(void *p, vi v) { _mm256_storeu_si256(p, v); }
 OP vi vi_zero(void) { return _mm256_setzero_si256(); }
@@ -56,6 +63,17 @@ OP vi vi_bcast128(const void *p) { return _mm256_broadcastsi128_si256(_mm_loadu_
 OP vi vi_bcast32(const void *p) { return _mm256_castps_si256(_mm256_broadcast_ss(p)); }
 OP vi vi_dot16_first(vi a, vi b) { return _mm256_madd_epi16(a, b); }
 OP vi vi_dot16(vi c, vi a, vi b) { return _mm256_add_epi32(c, _mm256_madd_epi16(a, b)); }
+/* The same for sums that must stay in registers: gcc 12 otherwise keeps two copies of each and spills. */
+#define vi_dot16_keep(c, a, b)                                                                                        \
+    do {                                                                                                               \
+        (c) = _mm256_add_epi32(c, _mm256_madd_epi16(a, b));                                                            \
+        __asm__("" : "+x"(c));                                                                                         \
+    } while (0)
+#define vf_fma_keep(c, a, b)                                                                                           \
+    do {                                                                                                               \
+        (c) = _mm256_fmadd_ps(a, b, c);                                                                                \
+        __asm__("" : "+x"(c));                                                                                         \
+    } while (0)
 OP vi vi_i16(vi v, int half) { // 8 of the 16-bit lanes, signed
     return _mm256_cvtepi16_epi32(half ? _mm256_extracti128_si256(v, 1) : _mm256_castsi256_si128(v));
 }

@@ -38,14 +38,15 @@ typedef struct {
 
 static inline float *mx_mm_row(const mx_mm_rows *r, int i) { return r->p + (r->map ? r->map[i] : i) * r->ld; }
 
-/* x as integers or bf16, in the order of one kernel.
- *   v: q [n, k_pad] by steps of the kernel's vector; s [n, k_pad / (2 * m)] one scale a word; sum [n, g_pad]
- *   g: q [tile, k / 2, rows of a tile, 2]; s and sum [tile, k / fold, rows of a tile]
- *   b: q alone, see the kernel */
+/* x as integers or bf16, in the order of one kernel. A fold is the run of values that share a scale: the
+ * weights' group for v, min(group, 64) for g.
+ *   v: q [n, k_pad] by steps of the kernel's vector; s, sum [n, f_pad] by folds, zeros behind
+ *   g: q [tile, k / 2, rows of a tile, 2]; s, sum [tile, k / fold, rows of a tile]
+ *   b: q alone, see the kernel
+ * sum is that of the values as they were rounded. */
 typedef struct {
-    int m, group; // the key: pairs as above; group of the weights (sums are by group)
-    int k, k_pad, g_pad;
-    int fold; // g: values that share a scale, min(group, 64)
+    int m, group; // the key: pairs as above; group of the weights
+    int k, k_pad, fold, f_pad;
     int16_t *q;
     float *s, *sum;
 } mx_mm_x;

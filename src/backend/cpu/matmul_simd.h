@@ -20,22 +20,6 @@ INLINE float bits_f32(uint32_t u) {
     return f;
 }
 
-INLINE uint16_t load16(const char *p) {
-    uint16_t v;
-    memcpy(&v, p, 2);
-    return v;
-}
-
-INLINE float e8m0(uint8_t s) {
-    return bits_f32(s == 255 ? 0x7FC00000u : s ? (uint32_t)s << 23 : 0x00400000u);
-}
-
-/* The fields of e4m3 sit 20 bits higher in an f32 whose exponent is 120 too small; that also makes subnormals right. */
-INLINE float e4m3(uint8_t s) {
-    if ((s & 0x7F) == 0x7F) return bits_f32(0x7FC00000u);
-    return bits_f32((uint32_t)(s & 0x80) << 24 | (uint32_t)(s & 0x7F) << 20) * 0x1p120f;
-}
-
 /* n plain numbers of type t at p to f32. out has room up to the next multiple of VL; what lies there is 0. */
 static void plain_f32(float *out, const char *p, mx_dtype t, int n) {
     int i = 0;
@@ -54,7 +38,7 @@ static void plain_f32(float *out, const char *p, mx_dtype t, int n) {
     for (; i % VL; i++) out[i] = 0;
 }
 
-/* Scales [first, first + n) of w (counted over the matrix), times the unit of the codes; zeros up to a multiple of VL. */
+/* Scales [first, first + n) of w, counted over the matrix. out has room as above, what lies there is a scale of 0. */
 static void scales_f32(float *out, const mx_qmat *w, size_t first, int n) {
     const char *p = w->scales;
     int i = 0;
@@ -63,12 +47,14 @@ static void scales_f32(float *out, const mx_qmat *w, size_t first, int n) {
         return;
     }
     const uint8_t *s = (const uint8_t *)p + first;
-    if (w->kind == MX_QUANT_NVFP4) {
-        for (; i < n; i++) out[i] = e4m3(s[i]);
-    } else {
-        for (; i < n; i++) out[i] = e8m0(s[i]);
+    for (; i + VL <= n; i += VL) {
+        vi v = vi_u8(s + i);
+        vf_store(out + i, w->kind == MX_QUANT_NVFP4 ? vf_e4m3(v) : vf_e8m0(v));
     }
-    for (; i % VL; i++) out[i] = 0;
+    if (i == n) return;
+    uint8_t rest[VL] = {0};
+    memcpy(rest, s + i, (size_t)(n - i));
+    vf_store(out + i, w->kind == MX_QUANT_NVFP4 ? vf_e4m3(vi_u8(rest)) : vf_e8m0(vi_u8(rest)));
 }
 
 INLINE size_t code_row_bytes(const mx_qmat *w) {
@@ -219,7 +205,7 @@ INLINE void f32_tile(const mx_mm_task *t, f32_work *work, const char *const *w, 
         for (int j = 0; j < MX_MM_STREAM; j++) {
             vf wv = vf_load(w[j] + (size_t)k * 4);
 #pragma GCC unroll 8
-            for (int i = 0; i < nx; i++) acc[j][i] = vf_fma(wv, xv[i], acc[j][i]);
+            for (int i = 0; i < nx; i++) vf_fma_keep(acc[j][i], wv, xv[i]);
         }
     }
     if (k < kn) {
@@ -297,37 +283,34 @@ INLINE float quantize_x(int32_t *q, const float *x, int n, int32_t *sum) {
 INLINE uint32_t pair_of(int32_t a, int32_t b) { return (uint32_t)(a & 0xFFFF) | (uint32_t)b << 16; }
 
 static void prepare_v(const mx_mm_x *px, const mx_mm_rows *rows, int row, int n) {
-    const int m = px->m, nv = m == 1 ? 32 / NR : m, sv = nv * NR,
-              k = px->k; // m vectors a step, or 32 values in order
-    const int block = px->group < 32 ? 16 : 32;
+    const int m = px->m, nv = m == 1 ? 32 / NR : m, sv = nv * NR, k = px->k, fold = px->fold;
     for (int r = row; r < row + n; r++) {
         const float *x = mx_mm_row(rows, r);
         int16_t *q = px->q + (size_t)r * px->k_pad;
-        float *s = px->s + (size_t)r * (px->k_pad / 2), *sum = px->sum + (size_t)r * px->g_pad;
-        memset(sum, 0, (size_t)px->g_pad * 4);
-        for (int k0 = 0; k0 < k; k0 += sv, q += sv, s += VL) {
+        float *s = px->s + (size_t)r * px->f_pad, *sum = px->sum + (size_t)r * px->f_pad;
+        memset(s + k / fold, 0, (size_t)(px->f_pad - k / fold) * 4);
+        memset(sum + k / fold, 0, (size_t)(px->f_pad - k / fold) * 4);
+        for (int k0 = 0; k0 < k; k0 += MX_MM_STEP) { // whole steps of any kernel
             int32_t v[MX_MM_STEP];
-            float scale[MX_MM_STEP / 16];
-            int kn = k - k0 < sv ? k - k0 : sv;
-            for (int i = 0; i < kn; i += block) {
+            int kn = k - k0 < MX_MM_STEP ? k - k0 : MX_MM_STEP;
+            for (int i = 0; i < kn; i += fold) {
                 int32_t total;
-                scale[i / block] = quantize_x(v + i, x + k0 + i, block, &total);
-                sum[(k0 + i) / px->group] += scale[i / block] * (float)total;
+                float scale = quantize_x(v + i, x + k0 + i, fold, &total);
+                s[(k0 + i) / fold] = scale;
+                sum[(k0 + i) / fold] = scale * (float)total;
             }
-            memset(v + kn, 0, (size_t)(sv - kn) * 4);
-            for (int i = kn; i < sv; i += block) scale[i / block] = 0;
-            if (m == 1) {
-                for (int i = 0; i < sv; i++) q[i] = (int16_t)v[i];
-                for (int l = 0; l < VL; l++) s[l] = scale[0];
-                continue;
-            }
-            for (int l = 0; l < VL; l++) {
-                const int32_t *a = v + l * 2 * m;
-                for (int i = 0; i < m; i++) {
-                    uint32_t both = pair_of(a[i], a[m + i]);
-                    memcpy(q + (size_t)i * NR + l * 2, &both, 4);
+            memset(v + kn, 0, (size_t)(MX_MM_STEP - kn) * 4);
+            for (const int32_t *a = v; a < v + MX_MM_STEP; q += sv) {
+                if (m == 1) {
+                    for (int i = 0; i < sv; i++) q[i] = (int16_t)*a++;
+                    continue;
                 }
-                s[l] = scale[l * 2 * m / block];
+                for (int l = 0; l < VL; l++, a += 2 * m) {
+                    for (int i = 0; i < m; i++) {
+                        uint32_t both = pair_of(a[i], a[m + i]);
+                        memcpy(q + i * NR + l * 2, &both, 4);
+                    }
+                }
             }
         }
     }
@@ -359,96 +342,140 @@ static void prepare_g(const mx_mm_x *px, const mx_mm_rows *rows, int row, int n)
 
 /* ---- i16v: few rows ------------------------------------------------------------------------------------ */
 
+enum {
+    V_W = 2,        // rows of weights handled together, at most
+    V_X = 4,        // rows of x
+    V_SUMS = 4,     // sums: rows of weights times rows of x
+    V_SCALES = 2048 // scales brought to f32 at a time
+};
+
+/* A worker's memory, cut up for this k. */
 typedef struct {
-    float *scales, *biases; // of one row of weights, zeros behind
+    float *scales, *biases; // [rows, k / group] of some rows of weights
+    float *product[V_SUMS]; // [f_pad] scale of the weights times scale of x
+    char *rows[V_W];        // copies of the last rows of the matrix, zeros behind
 } v_work;
 
-/* nx rows of x with one row of weights. A word of codes never spans two groups, so each 32-bit lane has one scale: `lane`
- * says which of the scales from the step's first group on. */
-INLINE void v_row(const mx_mm_task *t, const v_work *work, const char *codes, const char *end, const int bits,
-                  const bool e2m1, const int nx, int r, int out) {
-    const int nv = step_nv(bits), sv = step_values(bits), sb = step_bytes(bits), k = t->w.n_in,
-              group = t->w.group;
+static v_work v_cut(void *memory, int n_group, int k, int f_pad) {
+    float *p = memory;
+    int n = (n_group > V_SCALES ? n_group : V_SCALES) + MX_MM_LANES;
+    v_work w = {.scales = p, .biases = p + n};
+    p += 2 * n;
+    for (int i = 0; i < V_SUMS; i++, p += f_pad) w.product[i] = p;
+    for (int i = 0; i < V_W; i++) w.rows[i] = (char *)p + (size_t)i * (size_t)(k + 2 * MX_MM_STEP);
+    return w;
+}
+
+/* nw rows of weights from `out` on with nx rows of x from r on; scales and biases are those of row `out`. A word of codes never
+ * spans two folds, so a 32-bit lane has one scale: that of the whole step if `whole`, else lane l has number lane[l], counted from
+ * the step's first fold. */
+INLINE void v_block(const mx_mm_task *t, const v_work *work, const float *scales, const float *biases, const int bits,
+                    const bool e2m1, const bool whole, const int nw, const int nx, int out, int r) {
+    const int nv = step_nv(bits), sv = step_values(bits), sb = step_bytes(bits);
     const mx_mm_x *px = t->px;
+    const mx_qmat *m = &t->w;
+    const int k = m->n_in, fold = px->fold, n_fold = k / fold, f_pad = px->f_pad, steps = (k + sv - 1) / sv;
+    const size_t row_bytes = code_row_bytes(m);
+    const char *end = (const char *)m->codes + row_bytes * (size_t)m->n_out, *codes[V_W];
     const order o = by_words(bits) ? (order){vi_zero(), vi_zero(), vi_zero()} : order_of(bits);
-    const vi lane = vi_div_iota(by_words(bits) ? 32 / bits : 1, by_words(bits) ? group : 32);
-    const int16_t *q[4];
-    const float *s[4];
-    vf acc[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < nx; i++) {
-        q[i] = px->q + (size_t)(r + i) * px->k_pad;
-        s[i] = px->s + (size_t)(r + i) * (px->k_pad / 2);
-        acc[i] = vf_zero();
-    }
-    const int shift = __builtin_ctz((unsigned)group);
-    for (int k0 = 0, at = 0; k0 < k; k0 += sv, at += VL, codes += sb) {
-        char rest[128];
-        vi u[8];
-        const char *p = codes;
-        if (__builtin_expect(end - codes < step_reads(bits), 0)) {
-            memset(rest, 0, sizeof rest);
-            memcpy(rest, codes, (size_t)(end - codes));
-            p = rest;
+    const vi lane = vi_div_iota(by_words(bits) ? 32 / bits : 1, by_words(bits) ? fold : 32);
+    vf acc[V_W][V_X];
+#pragma GCC unroll 2
+    for (int j = 0; j < nw; j++, scales += n_fold, biases += n_fold) {
+        codes[j] = (const char *)m->codes + row_bytes * (size_t)(out + j);
+        if (__builtin_expect(end - codes[j] < (ptrdiff_t)(steps - 1) * sb + step_reads(bits), 0)) {
+            memcpy(work->rows[j], codes[j], row_bytes); // a read would leave the matrix
+            memset(work->rows[j] + row_bytes, 0, 2 * MX_MM_STEP);
+            codes[j] = work->rows[j];
         }
-        unpack(u, p, bits, e2m1, &o);
-        vf scale = vf_perm(vf_load(work->scales + (k0 >> shift)), lane);
 #pragma GCC unroll 4
         for (int i = 0; i < nx; i++) {
-            const int16_t *x = q[i] + k0;
-            vi sum = vi_dot16_first(u[0], vi_load(x));
-#pragma GCC unroll 8
-            for (int j = 1; j < nv; j++) sum = vi_dot16(sum, u[j], vi_load(x + j * NR));
-            acc[i] = vf_fma(vf_cvt(sum), vf_mul(scale, vf_load(s[i] + at)), acc[i]);
+            const float *s = px->s + (size_t)(r + i) * f_pad, *sum = px->sum + (size_t)(r + i) * f_pad;
+            float *p = work->product[j * nx + i];
+            acc[j][i] = vf_zero();
+            for (int f = 0; f < n_fold; f += VL) vf_store(p + f, vf_mul(vf_load(scales + f), vf_load(s + f)));
+            vf_store(p + n_fold, vf_zero()); // the last step may look there, for codes that meet an x of 0
+            if (m->kind == MX_QUANT_AFFINE) {
+                int f = 0;
+                for (; f + VL <= n_fold; f += VL) acc[j][i] = vf_fma(vf_load(biases + f), vf_load(sum + f), acc[j][i]);
+                if (f < n_fold) acc[j][i] = vf_fma(vf_load_n(biases + f, n_fold - f), vf_load(sum + f), acc[j][i]);
+            }
         }
     }
+    const int16_t *x = px->q + (size_t)r * px->k_pad;
+    const size_t next = (size_t)px->k_pad;
+    const int shift = __builtin_ctz((unsigned)fold);
+    for (int step = 0, at = 0; step < steps; step++, at += sv, x += sv) {
+        const size_t f = (size_t)((unsigned)at >> shift);
+#pragma GCC unroll 2
+        for (int j = 0; j < nw; j++) {
+            vi u[8];
+            unpack(u, codes[j] + (size_t)step * sb, bits, e2m1, &o);
 #pragma GCC unroll 4
-    for (int i = 0; i < nx; i++) {
-        if (t->w.kind == MX_QUANT_AFFINE) {
-            const float *sum = px->sum + (size_t)(r + i) * px->g_pad;
-            for (int g = 0; g < k / group; g += VL)
-                acc[i] = vf_fma(vf_load(work->biases + g), vf_load(sum + g), acc[i]);
+            for (int i = 0; i < nx; i++) {
+                const int16_t *xi = x + next * (size_t)i;
+                const float *p = work->product[j * nx + i] + f;
+                vi sum = vi_dot16_first(u[0], vi_load(xi));
+#pragma GCC unroll 8
+                for (int v = 1; v < nv; v++) sum = vi_dot16(sum, u[v], vi_load(xi + v * NR));
+                vf_fma_keep(acc[j][i], vf_cvt(sum), whole ? vf_set1(*p) : vf_perm(vf_load(p), lane));
+            }
         }
-        float y = vf_sum(acc[i]) * (e2m1 ? 0x1p-9f : 1.0f);
-        mx_mm_row(&t->y, r + i)[out] = y + (t->bias ? t->bias[out] : 0);
+    }
+#pragma GCC unroll 2
+    for (int j = 0; j < nw; j++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < nx; i++) {
+            float y = vf_sum(acc[j][i]) * (e2m1 ? 0x1p-9f : 1.0f);
+            mx_mm_row(&t->y, r + i)[out + j] = y + (t->bias ? t->bias[out + j] : 0);
+        }
     }
 }
 
-INLINE void v_rows(const mx_mm_task *t, int out0, int out1, void *memory, const int bits, const bool e2m1) {
-    const mx_qmat *w = &t->w;
-    const int n_group = w->n_in / w->group;
-    const size_t row_bytes = code_row_bytes(w), size = w->type == MX_F32 ? 4 : 2;
-    const char *end = (const char *)w->codes + row_bytes * (size_t)w->n_out;
-    v_work work = {.scales = memory};
-    work.biases = work.scales + (n_group + 3 * MX_MM_LANES) / MX_MM_LANES * MX_MM_LANES;
-    memset(work.scales + n_group, 0,
-           2 * MX_MM_LANES * sizeof(float)); // the last step may look past the last group
-    for (int out = out0; out < out1; out++) {
-        const char *codes = (const char *)w->codes + row_bytes * (size_t)out;
-        size_t first = (size_t)out * n_group;
-        scales_f32(work.scales, w, first, n_group);
-        if (w->kind == MX_QUANT_AFFINE) {
-            plain_f32(work.biases, (const char *)w->biases + first * size, w->type, n_group);
+INLINE void v_rows(const mx_mm_task *t, int out0, int out1, const v_work *work, const int bits, const bool e2m1,
+                   const bool whole) {
+    const mx_qmat *m = &t->w;
+    const int n_group = m->n_in / m->group, batch = n_group > V_SCALES / 2 ? 1 : V_SCALES / n_group & ~1;
+    const size_t size = m->type == MX_F32 ? 4 : 2;
+    for (int b0 = out0; b0 < out1; b0 += batch) {
+        int b1 = out1 - b0 < batch ? out1 : b0 + batch, out = b0;
+        const float *s = work->scales, *b = work->biases;
+        scales_f32(work->scales, m, (size_t)b0 * (size_t)n_group, (b1 - b0) * n_group);
+        if (m->kind == MX_QUANT_AFFINE) {
+            plain_f32(work->biases, (const char *)m->biases + (size_t)b0 * (size_t)n_group * size, m->type,
+                      (b1 - b0) * n_group);
         }
-        int r = 0;
-        for (; r + 4 <= t->n; r += 4) v_row(t, &work, codes, end, bits, e2m1, 4, r, out);
-        for (; r + 2 <= t->n; r += 2) v_row(t, &work, codes, end, bits, e2m1, 2, r, out);
-        if (r < t->n) v_row(t, &work, codes, end, bits, e2m1, 1, r, out);
+        for (; out + 2 <= b1; out += 2, s += 2 * n_group, b += 2 * n_group) {
+            int r = 0;
+            for (; r + 4 <= t->n; r += 4) {
+                v_block(t, work, s, b, bits, e2m1, whole, 1, 4, out, r);
+                v_block(t, work, s + n_group, b + n_group, bits, e2m1, whole, 1, 4, out + 1, r);
+            }
+            if (r + 2 <= t->n) v_block(t, work, s, b, bits, e2m1, whole, 2, 2, out, r), r += 2;
+            if (r < t->n) v_block(t, work, s, b, bits, e2m1, whole, 2, 1, out, r);
+        }
+        for (int r = 0; out < b1 && r < t->n; r++) v_block(t, work, s, b, bits, e2m1, whole, 1, 1, out, r);
     }
+}
+
+INLINE void v_kind(const mx_mm_task *t, int out0, int out1, void *memory, const int bits, const bool e2m1) {
+    v_work work = v_cut(memory, t->w.n_in / t->w.group, t->w.n_in, t->px->f_pad);
+    if (t->px->fold >= step_values(bits)) v_rows(t, out0, out1, &work, bits, e2m1, true);
+    else v_rows(t, out0, out1, &work, bits, e2m1, false);
 }
 
 static void v_run(const mx_mm_task *t, int out0, int out1, void *memory) {
     if (t->w.kind != MX_QUANT_AFFINE) {
-        v_rows(t, out0, out1, memory, 4, true);
+        v_kind(t, out0, out1, memory, 4, true);
         return;
     }
     switch (t->w.bits) {
-    case 2: v_rows(t, out0, out1, memory, 2, false); return;
-    case 3: v_rows(t, out0, out1, memory, 3, false); return;
-    case 4: v_rows(t, out0, out1, memory, 4, false); return;
-    case 5: v_rows(t, out0, out1, memory, 5, false); return;
-    case 6: v_rows(t, out0, out1, memory, 6, false); return;
-    default: v_rows(t, out0, out1, memory, 8, false);
+    case 2: v_kind(t, out0, out1, memory, 2, false); return;
+    case 3: v_kind(t, out0, out1, memory, 3, false); return;
+    case 4: v_kind(t, out0, out1, memory, 4, false); return;
+    case 5: v_kind(t, out0, out1, memory, 5, false); return;
+    case 6: v_kind(t, out0, out1, memory, 6, false); return;
+    default: v_kind(t, out0, out1, memory, 8, false);
     }
 }
 
@@ -522,15 +549,17 @@ INLINE void g_tile(g_work *work, const mx_mm_x *px, const int mr, int r, int k0,
         vi acc[MR][2];
 #pragma GCC unroll 16
         for (int i = 0; i < mr; i++) acc[i][0] = acc[i][1] = vi_zero();
-        for (int p = 0; p < fold / 2; p++, w++, x += 2 * MR) {
+        int p = 0;
+        do {
             const vi w0 = vi_load(w[0][0]), w1 = vi_load(w[0][VL]);
 #pragma GCC unroll 16
             for (int i = 0; i < mr; i++) {
                 vi v = vi_bcast32(x + 2 * i);
-                acc[i][0] = vi_dot16(acc[i][0], w0, v);
-                acc[i][1] = vi_dot16(acc[i][1], w1, v);
+                vi_dot16_keep(acc[i][0], w0, v);
+                vi_dot16_keep(acc[i][1], w1, v);
             }
-        }
+            w++, x += 2 * MR;
+        } while (++p < fold / 2);
 #pragma GCC unroll 16
         for (int i = 0; i < mr; i++) {
             vf sx = vf_set1(s[i]), sums = vf_set1(sum[i]);
