@@ -255,8 +255,7 @@ def test_tokenize():
     check("tokenize --pieces: a line a token", len(p.out.splitlines()) == j["count"], p.all)
     check("decode --json", json.loads(run("tokenize", DEMO, "--ids", "--json", stdin=str(j["ids"])).out)["text"] == QUESTION)
     for bad in ("x", "-1", "1.5", "99999999999"):
-        p = run("tokenize", DEMO, "--ids", "-p=" + bad if bad[0] == "-" else bad) if bad[0] != "-" else \
-            run("tokenize", DEMO, "--ids", "--", bad)
+        p = run("tokenize", DEMO, "--ids", "--", bad)
         check(f"decode {bad}: one sentence", p.returncode == 1 and one_sentence(p), p.all)
 
 
@@ -318,8 +317,9 @@ def test_verify():
     q = run("verify", "--reference", wrong, "--against", mine)
     check("--against a wrong one fails", q.returncode == 1, q.all)
     fails("a reference that is missing: code 3", 3, "nosuch.json", "verify", DEMO, "--reference", "nosuch.json")
-    fails("a reference that is no JSON: code 3", 3, "config.py", "verify", DEMO, "--reference",
-          os.path.join(TMP, "config.py")) if open(os.path.join(TMP, "config.py"), "w").write("x = 1") else None
+    noise = os.path.join(TMP, "noise.json")
+    open(noise, "w").write("x = 1")
+    fails("a reference that is no JSON: code 3", 3, "noise.json", "verify", DEMO, "--reference", noise)
 
 
 def test_bench():
@@ -479,9 +479,10 @@ def test_conversation():
     check("REPL: Ctrl-C stops the answer and not the program", started and t.wait(r"interrupted") and t.wait(PROMPT),
           repr(t.last[-300:]))
     ask("/set ignore-eos off", "ignore", "and goes on")
-    t.send("half a line\x03")
-    check("REPL: Ctrl-C forgets a line", t.wait(r"half a line[\s\S]*>>> "), repr(t.last))
-    t.wait(PROMPT, 1)
+    t.send("half a line")
+    echoed = t.wait("half a line")
+    t.send("\x03")
+    check("REPL: Ctrl-C forgets a line", echoed and t.wait(PROMPT), repr(t.last))
     ask('"""What is\n17 + 25?\n"""', r"tok/s", "a block of lines")
     ask("What is 17 \\\n+ 25?", r"tok/s", "a backslash continues")
     ask("/system Be brief.", "is set", "/system")
@@ -510,7 +511,7 @@ def test_conversation():
     t = Terminal("run", DEMO)
     t.wait(PROMPT)
     t.send("\x1b[A\x1b[A")  # up: /exit, then the last line of the first session
-    check("REPL: the up key brings an earlier session's line", t.wait("/load /nowhere/x"), repr(t.last))
+    check("REPL: the up key brings an earlier session's line", t.wait("load /nowhere/x"), repr(t.last))
     t.send("\x15\x04")
     check("REPL: and Ctrl-D on the cleared line ends", t.end() == 0, repr(t.seen))
 
