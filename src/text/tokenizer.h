@@ -28,23 +28,25 @@ mx_status mx_tokenizer_parse(mx_tokenizer **out, const char *json, size_t len, c
 void mx_tokenizer_free(mx_tokenizer *t);
 
 enum {
-    MX_TOK_PARSE_SPECIAL = 1, // text that spells a special added token becomes its id; else it is ordinary text
-    MX_TOK_ADD_SPECIAL = 2,   // run the post-processor: bos, eos, templates
+    MX_TOK_PARSE_SPECIAL =
+        1,                  // text that spells a special added token becomes its id; else it is ordinary text
+    MX_TOK_ADD_SPECIAL = 2, // run the post-processor: bos, eos, templates
 };
 
 /* Append the ids of text[0..len) to out. Invalid UTF-8 counts as U+FFFD, one for each maximal bad sequence, as
  * Python's errors="replace" does. */
-mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t len, unsigned flags, mx_ids *out,
-                              mx_err *err);
+mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t len, unsigned flags,
+                              mx_ids *out, mx_err *err);
 
 /* Append the text of ids to out, as tokenizers' decode() does (decoder chain, invalid bytes as U+FFFD).
  * MX_EINVAL for a negative id; an id beyond the vocabulary gives no text. */
-mx_status mx_tokenizer_decode(const mx_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, mx_str *out,
-                              mx_err *err);
+mx_status mx_tokenizer_decode(const mx_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                              mx_str *out, mx_err *err);
 
-int32_t mx_tokenizer_size(const mx_tokenizer *t);                        // largest id + 1
-int32_t mx_tokenizer_find(const mx_tokenizer *t, const char *token);     // id of a vocabulary or added token, or -1
-bool mx_tokenizer_is_special(const mx_tokenizer *t, int32_t id);         // an added token with "special": true
+int32_t mx_tokenizer_size(const mx_tokenizer *t); // largest id + 1
+int32_t mx_tokenizer_find(const mx_tokenizer *t,
+                          const char *token);                    // id of a vocabulary or added token, or -1
+bool mx_tokenizer_is_special(const mx_tokenizer *t, int32_t id); // an added token with "special": true
 /* The bytes that a token stands for (byte-level symbols and <0xHH> undone, metaspace as space), borrowed; a special token's own
  * text. *len = 0 for an id without text. Concatenated over a generation these are what the detokenizer emits, but for
  * what the decoder chain strips at the start. */
@@ -59,6 +61,7 @@ mx_status mx_detok_new(mx_detok **out, const mx_tokenizer *t, bool skip_special,
 void mx_detok_free(mx_detok *d);
 void mx_detok_reset(mx_detok *d);
 mx_status mx_detok_push(mx_detok *d, int32_t id, mx_str *out, mx_err *err);
-mx_status mx_detok_flush(mx_detok *d, mx_str *out, mx_err *err); // the rest: an unfinished character as U+FFFD
+mx_status mx_detok_flush(mx_detok *d, mx_str *out,
+                         mx_err *err); // the rest: an unfinished character as U+FFFD
 
 #endif

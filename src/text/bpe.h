@@ -1,0 +1,59 @@
+/* bpe.h - byte pair encoding of one piece of text.
+ *
+ * A piece becomes symbols (its characters, or bytes as <0xHH>), and the pair of neighbours with the lowest rank is
+ * merged until none is left. Two sources of ranks: a list of merges (tokenizer.json), or the vocabulary itself, where a
+ * pair may merge if its text is a token, whose id is its rank (tiktoken, tekken). */
+#ifndef MX_TEXT_BPE_H
+#define MX_TEXT_BPE_H
+#include "text/tokenizer.h"
+#include "text/tokenizer_vocab.h"
+
+typedef struct {
+    uint32_t left, right; // ids; left = UINT32_MAX: empty
+    uint32_t rank;
+    int32_t to;
+} mx_merge;
+
+typedef struct {
+    const mx_vocab *vocab;
+    mx_merge *merge; // hash table over (left, right)
+    uint32_t merge_mask, n_merge;
+    bool by_vocab;      // ranks from the vocabulary
+    size_t longest;     // by_vocab: bytes of the longest token
+    bool ignore_merges; // a piece that is a token as a whole is taken as it is
+    bool byte_fallback, fuse_unk;
+    int32_t unk;                 // id or -1: unknown characters vanish
+    bool unk_missing;            // unk_token is named but not in the vocabulary: using it is an error
+    const char *prefix, *suffix; // continuing_subword_prefix, end_of_word_suffix; NULL if there is none
+    size_t prefix_len, suffix_len;
+    int32_t char_id[0x250]; // ids of the first characters, the byte alphabet among them; -1: none
+    int32_t byte_id[256];   // ids of <0xHH>, or -1
+} mx_bpe;
+
+mx_status mx_bpe_reserve(mx_bpe *b, size_t n_merge, mx_err *err);
+/* Merge number `rank`: a then b. The tokens and their concatenation must be in the vocabulary; MX_EINVAL if not. */
+mx_status mx_bpe_add_merge(mx_bpe *b, const char *a, size_t a_len, const char *z, size_t z_len, uint32_t rank,
+                           mx_err *err);
+void mx_bpe_ready(mx_bpe *b); // after the vocabulary is complete: fills char_id, byte_id, longest
+void mx_bpe_free(mx_bpe *b);
+
+/* Scratch of one thread; a zeroed struct is ready. */
+typedef struct {
+    int32_t *id;           // symbols
+    uint32_t *start;       // where a symbol begins in the piece
+    uint32_t *next, *prev; // linked list of what is left
+    uint32_t *rank;        // of the pair that begins here
+    int32_t *to;           // what it merges to
+    size_t cap, n;
+    uint64_t *queue; // rank << 32 | position
+    size_t n_queue, cap_queue;
+    mx_str tmp;
+    size_t steps; // merges and queue operations so far: tests check that they grow linearly
+} mx_bpe_scratch;
+void mx_bpe_scratch_free(mx_bpe_scratch *s);
+
+/* Append the ids of p[0..len), valid UTF-8. special_whole: ignore_merges may give a special token. */
+mx_status mx_bpe_encode(const mx_bpe *b, mx_bpe_scratch *s, const char *p, size_t len, bool special_whole,
+                        mx_ids *out, mx_err *err);
+
+#endif
