@@ -27,7 +27,8 @@ typedef struct {
     tile *tiles;
     int n_tile, hdp;
     int group, n_share; // heads that share a key head, at most ROWS (else a divisor); how many such shares
-    int *split_of, *tile_of; // in single splits: [n_task] what a task does
+    int n_split;        // of all tiles, when each is a task of its own:
+    int *split_of, *tile_of; // [n_split] which split of which tile
     char *work;
     size_t per_worker;
     float *part_o, *part_m, *part_l; // [(tile, share, split, row)] results of single splits
@@ -120,11 +121,12 @@ static int64_t part_at(const attn_job *j, const tile *t, int share, int split) {
     return t->part + ((int64_t)share * t->n_split + split - t->first) * t->n_tok * j->group;
 }
 
-/* Task: one split of a tile and a share of heads. */
+/* Task: one split of a tile and a share of heads. Neighbouring tasks are neighbouring splits, whose keys a worker that
+ * takes several has already asked for. */
 static void one_split(void *arg, int i, int worker) {
     const attn_job *j = arg;
-    const tile *t = &j->tiles[j->tile_of[i / j->n_share]];
-    const int share = i % j->n_share, s = j->split_of[i / j->n_share];
+    const int n = i % j->n_split, share = i / j->n_split, s = j->split_of[n];
+    const tile *t = &j->tiles[j->tile_of[n]];
     const worker_mem w = worker_memory(j, worker);
     mx_attn_task task = load_tile(j, t, share, &w);
     const int64_t at = part_at(j, t, share, s);
@@ -219,7 +221,9 @@ mx_status mx_cpu_attention(mx_dev *dev, const mx_attention *a, const mx_batch *b
     for (int t = 0, n = 0; t < p.n_tile; t++)
         for (int s = 0; s < j.tiles[t].n_split; s++, n++)
             j.tile_of[n] = t, j.split_of[n] = j.tiles[t].first + s;
-    mx_cpu_run(d, one_split, &j, (int)p.n_split * j.n_share, 1, p.work);
+    j.n_split = (int)p.n_split;
+    const int n_task = j.n_split * j.n_share, grain = n_task / (8 * d->n_worker);
+    mx_cpu_run(d, one_split, &j, n_task, grain < 8 ? grain : 8, p.work);
     mx_cpu_run(d, join, &j, p.n_tile * j.n_share, 1, (double)p.n_part * j.hdp / 4);
     return MX_OK;
 }

@@ -4,17 +4,27 @@
  * anywhere: a score is summed over the head in lanes, then over lanes; a value is summed key by key in order; both stay
  * so whichever of the small products below computes them. Keys outside a row's range weigh exactly 0.
  *
- * Scores of R rows x 4 keys (R: 4 with 32 registers, else 2) share their loads. bf16 and f16 keys are converted in the
- * registers when few rows need them (decode), else once into `run` for all rows. */
+ * Up to 4 rows share the loads of keys and values. bf16 and f16 are converted in the registers when few rows need them
+ * (decode), else once into `run` for all rows. Blocks lie anywhere in memory, where the processor cannot foresee them: the
+ * pass over the keys fetches the values of the same positions, the pass over the values the keys of the next split. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/vec.h"
 
-enum { R = VL == 16 ? 4 : 2 };
+enum {
+    R = 4,                 // rows of a small product at most
+    FEW_ROWS = 8,          // up to so many rows, convert in the registers
+    NK = VL == 16 ? 4 : 2, // keys (or vectors of values) of a small product of 3 or 4 rows
+    LINE = 64,             // bytes that a fetch brings
+};
 
 VEC int at_least(int a, int b) { return a > b ? a : b; }
 VEC int at_most(int a, int b) { return a < b ? a : b; }
 
-/* s[r][j] = q[r] . k[j] for nq rows and nk (4 or 8) keys; ldk in bytes. nq, nk, t are constants where this is inlined. */
+VEC void fetch(const char *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + i, 0, 2);
+}
+
+/* s[r][j] = q[r] . k[j] for nq rows and nk keys; ldk in bytes. nq, nk, t are constants where this is inlined. */
 VEC void dots(float *s, const float *q, int ldq, const char *k, size_t ldk, mx_dtype t, int nv, int nq,
               int nk) {
     const size_t step = VL * (t == MX_F32 ? 4 : 2);
@@ -30,6 +40,16 @@ VEC void dots(float *s, const float *q, int ldq, const char *k, size_t ldk, mx_d
             for (int j = 0; j < nk; j++) acc[r][j] = v_fma(y, x[j], acc[r][j]);
         }
     }
+    if (nk == 2) { // two rows fill a vector of four sums
+#pragma GCC unroll 2
+        for (int r = 0; r < nq; r += 2) {
+            float sum[4];
+            v_sum4(sum, acc[r][0], acc[r][1], acc[r + 1][0], acc[r + 1][1]);
+            memcpy(s + r * MX_ATTN_SPLIT, sum, 2 * sizeof *s);
+            if (r + 1 < nq) memcpy(s + (r + 1) * MX_ATTN_SPLIT, sum + 2, 2 * sizeof *s);
+        }
+        return;
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < nq; r++)
 #pragma GCC unroll 2
@@ -38,8 +58,8 @@ VEC void dots(float *s, const float *q, int ldq, const char *k, size_t ldk, mx_d
 }
 
 /* o[r] += sum over n keys of p[r][key] * value[key], on nd vectors of the head. */
-VEC void sums(float *o, int ldo, const float *p, const char *v, size_t ldv, mx_dtype t, int n, int nq,
-              int nd) {
+VEC void sums(float *o, int ldo, const float *p, const char *v, size_t ldv, mx_dtype t, int n, int nq, int nd,
+              const char *ahead) {
     const size_t step = VL * (t == MX_F32 ? 4 : 2);
     vf acc[4][8];
 #pragma GCC unroll 4
@@ -47,14 +67,15 @@ VEC void sums(float *o, int ldo, const float *p, const char *v, size_t ldv, mx_d
 #pragma GCC unroll 8
         for (int d = 0; d < nd; d++) acc[r][d] = v_load(o + r * ldo + d * VL);
     for (int i = 0; i < n; i++, v += ldv) {
-        vf w[4];
-#pragma GCC unroll 4
-        for (int r = 0; r < nq; r++) w[r] = v_set(p[r * MX_ATTN_SPLIT + i]);
+        if (ahead) fetch(ahead + (size_t)i * ldv, ldv);
+        vf x[8];
 #pragma GCC unroll 8
-        for (int d = 0; d < nd; d++) {
-            vf x = v_load_as(v + (size_t)d * step, t);
+        for (int d = 0; d < nd; d++) x[d] = v_load_as(v + (size_t)d * step, t);
 #pragma GCC unroll 4
-            for (int r = 0; r < nq; r++) acc[r][d] = v_fma(w[r], x, acc[r][d]);
+        for (int r = 0; r < nq; r++) {
+            vf w = v_set(p[r * MX_ATTN_SPLIT + i]);
+#pragma GCC unroll 8
+            for (int d = 0; d < nd; d++) acc[r][d] = v_fma(w, x[d], acc[r][d]);
         }
     }
 #pragma GCC unroll 4
@@ -63,39 +84,48 @@ VEC void sums(float *o, int ldo, const float *p, const char *v, size_t ldv, mx_d
         for (int d = 0; d < nd; d++) v_store(o + r * ldo + d * VL, acc[r][d]);
 }
 
-/* nq rows with keys [from, to) of a run; k is the address of key `from`, s that of its score in the first row. */
+/* nq rows with n keys from k on; s is the place of the first score of the first row. ahead: rows to fetch meanwhile. */
 VEC void scores_of(float *s, const float *q, int hdp, const char *k, size_t ldk, mx_dtype t, int nv, int nq,
-                   int n) {
-    int i = 0;
-    if (nq == 1)
-        for (; n - i > 4; i += 8) dots(s + i, q, hdp, k + (size_t)i * ldk, ldk, t, nv, 1, 8);
-    for (; i < n; i += 4) dots(s + i, q, hdp, k + (size_t)i * ldk, ldk, t, nv, nq, 4);
+                   int n, const char *ahead) {
+    const int most = nq == 1 ? 8 : nq == 2 ? 4 : NK;
+    for (int i = 0, nk; i < n; i += nk) {
+        nk = nq == 1 && n - i <= 4 ? 4 : most;
+        if (ahead) fetch(ahead + (size_t)i * ldk, (size_t)nk * ldk);
+        if (nq == 1 && nk == 4)
+            dots(s + i, q, hdp, k + (size_t)i * ldk, ldk, t, nv, 1, 4);
+        else
+            dots(s + i, q, hdp, k + (size_t)i * ldk, ldk, t, nv, nq, most);
+    }
 }
 
 VEC void sums_of(float *o, int hdp, const float *p, const char *v, size_t ldv, mx_dtype t, int nv, int nq,
-                 int n) {
+                 int n, const char *ahead) {
     const size_t step = VL * (t == MX_F32 ? 4 : 2);
+    const int most = nq == 1 ? 8 : nq == 2 ? 4 : NK;
     int d = 0;
-    if (nq == 1)
-        for (; nv - d >= 8; d += 8) sums(o + d * VL, hdp, p, v + (size_t)d * step, ldv, t, n, 1, 8);
-    for (; nv - d >= 4; d += 4) sums(o + d * VL, hdp, p, v + (size_t)d * step, ldv, t, n, nq, 4);
-    for (; d < nv; d++) sums(o + d * VL, hdp, p, v + (size_t)d * step, ldv, t, n, nq, 1);
+    for (; nv - d >= most; d += most, ahead = NULL)
+        sums(o + d * VL, hdp, p, v + (size_t)d * step, ldv, t, n, nq, most, ahead);
+    for (; d < nv; d++, ahead = NULL) sums(o + d * VL, hdp, p, v + (size_t)d * step, ldv, t, n, nq, 1, ahead);
 }
 
 #define SMALL_PRODUCTS(name, type)                                                                           \
     static void scores_##name(float *s, const float *q, int hdp, const char *k, size_t ldk, int nv, int nq,  \
-                              int n) {                                                                       \
-        if (nq == R)                                                                                         \
-            scores_of(s, q, hdp, k, ldk, type, nv, R, n);                                                    \
-        else                                                                                                 \
-            scores_of(s, q, hdp, k, ldk, type, nv, 1, n);                                                    \
+                              int n, const char *ahead) {                                                    \
+        switch (nq) {                                                                                        \
+        case 1: scores_of(s, q, hdp, k, ldk, type, nv, 1, n, ahead); break;                                  \
+        case 2: scores_of(s, q, hdp, k, ldk, type, nv, 2, n, ahead); break;                                  \
+        case 3: scores_of(s, q, hdp, k, ldk, type, nv, 3, n, ahead); break;                                  \
+        default: scores_of(s, q, hdp, k, ldk, type, nv, 4, n, ahead);                                        \
+        }                                                                                                    \
     }                                                                                                        \
     static void sums_##name(float *o, int hdp, const float *p, const char *v, size_t ldv, int nv, int nq,    \
-                            int n) {                                                                         \
-        if (nq == R)                                                                                         \
-            sums_of(o, hdp, p, v, ldv, type, nv, R, n);                                                      \
-        else                                                                                                 \
-            sums_of(o, hdp, p, v, ldv, type, nv, 1, n);                                                      \
+                            int n, const char *ahead) {                                                      \
+        switch (nq) {                                                                                        \
+        case 1: sums_of(o, hdp, p, v, ldv, type, nv, 1, n, ahead); break;                                    \
+        case 2: sums_of(o, hdp, p, v, ldv, type, nv, 2, n, ahead); break;                                    \
+        case 3: sums_of(o, hdp, p, v, ldv, type, nv, 3, n, ahead); break;                                    \
+        default: sums_of(o, hdp, p, v, ldv, type, nv, 4, n, ahead);                                          \
+        }                                                                                                    \
     }
 SMALL_PRODUCTS(f32, MX_F32)
 SMALL_PRODUCTS(f16, MX_F16)
@@ -103,7 +133,7 @@ SMALL_PRODUCTS(bf16, MX_BF16)
 
 typedef struct { // a split as the loops below see it: keys counted from its first
     const mx_attn_task *t;
-    int64_t first;
+    int64_t first, last;                    // last: one past the last key of any row, in any split
     bool direct;                            // small products read the cache itself
     int a, b;                               // keys that any row needs
     int lo[MX_ATTN_ROWS], hi[MX_ATTN_ROWS]; // keys of a row
@@ -119,14 +149,23 @@ static const char *address(const split *sp, const void *pool, int key) {
     return (const char *)pool + row * t->hd * (t->kv->type == MX_F32 ? 4 : 2);
 }
 
-/* Keys [key, end) lie together: in one block, or converted in t->run. Gives the address of `key` and the distance. */
-static const char *next_run(const split *sp, const void *pool, int key, int *end, size_t *ld) {
+/* What to fetch while keys (or values) from `key` on are worked on; NULL: nothing. Fetching a wrong place does no harm. */
+static const char *ahead_of(const split *sp, bool values, int key) {
+    if (!values) return address(sp, sp->t->kv->v, key);
+    return sp->first + key + MX_ATTN_SPLIT < sp->last ? address(sp, sp->t->kv->k, key + MX_ATTN_SPLIT) : NULL;
+}
+
+/* Keys [key, end) lie together: in one block, or converted in t->run. Gives the address of `key`, the distance of keys,
+ * and what to fetch in the loops over them. */
+static const char *next_run(const split *sp, bool values, int key, int *end, size_t *ld, const char **ahead) {
     const mx_attn_task *t = sp->t;
-    const size_t size = t->kv->type == MX_F32 ? 4 : 2;
+    const void *pool = values ? t->kv->v : t->kv->k;
+    const size_t size = t->kv->type == MX_F32 ? 4 : 2, row = (size_t)t->hd * size;
+    *ahead = ahead_of(sp, values, key);
     if (sp->direct) {
         int left = t->block - (int)((sp->first + key) & (t->block - 1));
         *end = at_most(key + left, sp->b);
-        *ld = (size_t)t->hd * size;
+        *ld = row;
         return address(sp, pool, key);
     }
     *end = at_most((key / MX_ATTN_RUN + 1) * MX_ATTN_RUN, sp->b);
@@ -136,8 +175,9 @@ static const char *next_run(const split *sp, const void *pool, int key, int *end
         if (k == key || ((sp->first + k) & (t->block - 1)) == 0)
             from = address(sp, pool, k);
         else if (from)
-            from += (size_t)t->hd * size;
+            from += row;
         if (!from) continue; // up to three keys behind the range, only so that groups of four start evenly
+        if (*ahead) fetch(*ahead + (size_t)(k - key) * row, row);
         float *to = t->run + (size_t)(k - key) * (size_t)t->hdp;
         int d = 0;
         for (; d + VL <= t->hd; d += VL) v_store(to + d, v_load_as(from + (size_t)d * size, t->kv->type));
@@ -146,38 +186,40 @@ static const char *next_run(const split *sp, const void *pool, int key, int *end
             memset(to + t->hd, 0, (size_t)(t->hdp - t->hd) * sizeof *to);
         }
     }
+    *ahead = NULL;
     return (const char *)t->run;
 }
 
 /* All runs of the keys or the values, each with the rows that need it. Rows go R at a time, which share the range from
- * the first's lowest key to the highest of any; the rest one by one. */
+ * the lowest key to the highest of any. */
 static void for_runs(const split *sp, bool values) {
     const mx_attn_task *t = sp->t;
     const int nv = (t->hd + VL - 1) / VL;
     const mx_dtype type = sp->direct ? t->kv->type : MX_F32;
     int end;
     size_t ld;
+    const char *ahead;
     for (int key = sp->a; key < sp->b; key = end) {
-        const char *p = next_run(sp, values ? t->kv->v : t->kv->k, key, &end, &ld);
+        const char *p = next_run(sp, values, key, &end, &ld, &ahead);
         for (int r = 0, nq; r < t->n_row; r += nq) {
-            nq = r + R <= t->n_row ? R : 1;
+            nq = at_most(R, t->n_row - r);
             int lo = sp->lo[r], hi = sp->hi[r];
             for (int i = 1; i < nq; i++) lo = at_most(lo, sp->lo[r + i]), hi = at_least(hi, sp->hi[r + i]);
             // Scores are made 4 at a time, from a multiple of 4; those beyond the range are overwritten or unread.
-            int from = values ? at_least(key, lo) : at_least(key, lo & ~3), n = at_most(end, hi) - from;
+            int from = at_least(key, values ? lo : lo & ~3), n = at_most(end, hi) - from;
             if (n <= 0) continue;
             const char *x = p + (size_t)(from - key) * ld;
             float *s = t->s + (size_t)r * MX_ATTN_SPLIT + from, *o = t->o + (size_t)r * (size_t)t->hdp;
             const float *q = t->q + (size_t)r * (size_t)t->hdp;
-            if (values) {
+            if (values)
                 (type == MX_F32   ? sums_f32
                  : type == MX_F16 ? sums_f16
-                                  : sums_bf16)(o, t->hdp, s, x, ld, nv, nq, n);
-            } else {
+                                  : sums_bf16)(o, t->hdp, s, x, ld, nv, nq, n, ahead);
+            else
                 (type == MX_F32   ? scores_f32
                  : type == MX_F16 ? scores_f16
-                                  : scores_bf16)(s, q, t->hdp, x, ld, nv, nq, n);
-            }
+                                  : scores_bf16)(s, q, t->hdp, x, ld, nv, nq, n, ahead);
+            ahead = NULL; // once is enough
         }
     }
 }
@@ -213,12 +255,13 @@ static void attn_split(const mx_attn_task *t, int64_t first) {
             sp.a = at_most(sp.a, sp.lo[r] & ~3);
             sp.b = at_least(sp.b, sp.hi[r]);
         }
+        sp.last = t->hi[r] > sp.last ? t->hi[r] : sp.last;
         t->m[r] = -INFINITY, t->l[r] = 0;
     }
     memset(t->o, 0, (size_t)t->n_row * (size_t)t->hdp * sizeof *t->o);
     if (sp.a >= sp.b) return;
     // Read in place: whole vectors, and four keys from a multiple of 4 never leave their block.
-    sp.direct = t->hd % VL == 0 && t->block % 4 == 0 && (t->n_row <= R || t->kv->type == MX_F32);
+    sp.direct = t->hd % VL == 0 && t->block % 4 == 0 && (t->n_row <= FEW_ROWS || t->kv->type == MX_F32);
     for_runs(&sp, false);
     for (int r = 0; r < t->n_row; r++) {
         float *s = t->s + (size_t)r * MX_ATTN_SPLIT;

@@ -94,11 +94,14 @@ VEC vf activate(vf x, mx_act act) {
 }
 
 static void glu(mx_row y, mx_row gate, mx_row up, mx_act act, int n) {
-    if (act == MX_ACT_SILU) { // the common one, without the switch inside
-        for (int i = 0; i < n; i += VL) put(y, i, n, activate(get(gate, i, n), MX_ACT_SILU) * get(up, i, n));
-        return;
+    int i = 0;
+    if (act == MX_ACT_SILU && y.t == MX_F32 && gate.t == MX_F32 &&
+        up.t == MX_F32) { // the common one, without branches
+        const float *g = gate.p, *u = up.p;
+        for (float *out = y.p; i + VL <= n; i += VL)
+            v_store(out + i, activate(v_load(g + i), MX_ACT_SILU) * v_load(u + i));
     }
-    for (int i = 0; i < n; i += VL) put(y, i, n, activate(get(gate, i, n), act) * get(up, i, n));
+    for (; i < n; i += VL) put(y, i, n, activate(get(gate, i, n), act) * get(up, i, n));
 }
 
 static void add(float *x, mx_row y, float factor, int n) {

@@ -93,11 +93,19 @@ VEC void v_sum4(float *out, vf a, vf b, vf c, vf d) {
 /* VL numbers of type t at p to f32, and back (to nearest even; NaN stays NaN). */
 VEC vf v_load_as(const void *p, mx_dtype t) {
     if (t == MX_F32) return v_load(p);
+#if defined(__AVX512F__)
+    if (t == MX_BF16)
+        return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+#elif defined(__AVX2__) // gcc 12 makes five instructions of the general form
+    if (t == MX_BF16)
+        return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+#else
     if (t == MX_BF16) {
         vh h;
         memcpy(&h, p, sizeof h);
         return (vf)(__builtin_convertvector(h, vu) << 16);
     }
+#endif
 #if defined(__AVX512F__)
     return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 #elif defined(__AVX2__)
@@ -145,13 +153,8 @@ VEC void v_store_n(float *p, vf v, int n) {
     memcpy(p, a, (size_t)n * sizeof *a);
 }
 
-/* e^x to about 1 unit in the last place: x = n ln 2 + r, then a polynomial for e^r and 2^n in two factors, so that
- * the ends run out into infinity and 0 as they should. NaN stays NaN. */
-VEC vf v_exp(vf x) {
-    x = v_max(v_set(-104), v_min(v_set(89), x)); // NaN passes: it is the second argument
-    vf t =
-        v_fma(x, v_set(0x1.715476p+0f), v_set(0x1.8p23f)); // round to an integer by its place in the mantissa
-    vf n = t - 0x1.8p23f;
+/* e^(x - n ln 2) for an integer n near x / ln 2. */
+VEC vf v_exp_fraction(vf x, vf n) {
     vf r =
         v_fma(n, v_set(-0x1.63p-1f), x); // ln 2 in two parts; the first has few bits, so the product is exact
     r = v_fma(n, v_set(0x1.bd0106p-13f), r);
@@ -159,9 +162,18 @@ VEC vf v_exp(vf x) {
     p = v_fma(p, r, v_set(0x1.555916p-5f));
     p = v_fma(p, r, v_set(0x1.55548ap-3f));
     p = v_fma(p, r, v_set(0x1.fffffcp-2f));
-    p = v_fma(p, r * r, r) + 1;
+    return v_fma(p, r * r, r) + 1;
+}
+
+/* e^x to about 1 unit in the last place: a polynomial, and 2^n in two factors, so that the ends run out into infinity and
+ * 0 as they should. NaN stays NaN. */
+VEC vf v_exp(vf x) {
+    x = v_max(v_set(-104), v_min(v_set(89), x)); // NaN passes: it is the second argument
+    vf t =
+        v_fma(x, v_set(0x1.715476p+0f), v_set(0x1.8p23f)); // round to an integer by its place in the mantissa
+    vf p = v_exp_fraction(x, t - 0x1.8p23f);
 #if defined(__AVX512F__)
-    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)(t - 0x1.8p23f));
 #else
     vi e = (vi)t - 0x4B400000, half = e >> 1;
     return p * (vf)((half + 127) << 23) * (vf)((e - half + 127) << 23);
@@ -169,7 +181,14 @@ VEC vf v_exp(vf x) {
 }
 VEC float v_exp1(float x) { return v_exp(v_set(x))[0]; }
 
-VEC vf v_sigmoid(vf x) { return 1 / (1 + v_exp(-x)); }
+/* 1 / (1 + e^-x): the same e^x, but held within the range of normal numbers, where one factor of 2^n is enough. */
+VEC vf v_sigmoid(vf x) {
+    vf y = v_max(v_set(-87), v_min(v_set(87), -x));
+    vf t = v_fma(y, v_set(0x1.715476p+0f), v_set(0x1.8p23f));
+    vf p = v_exp_fraction(y, t - 0x1.8p23f);
+    vf s = 1 / v_fma(p, (vf)(((vi)t << 23) + (127 << 23)), v_set(1)); // the integer stands in the low bits of t
+    return v_pick(x < -87, v_set(0), s);
+}
 
 VEC vf v_tanh(vf x) {
     vf a = v_abs(x), z = x * x;
