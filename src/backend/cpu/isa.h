@@ -8,7 +8,7 @@
 
 typedef enum {
     MX_ISA_SCALAR, // plain C
-    MX_ISA_AVX2,   // AVX2, FMA, F16C
+    MX_ISA_AVX2,   // AVX2, FMA, F16C, BMI2
     MX_ISA_AVX512, // AVX-512 F, BW, VL, DQ
     MX_ISA_VNNI,   // + AVX512_VNNI
     MX_ISA_BF16,   // + AVX512_BF16

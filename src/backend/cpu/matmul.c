@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    V_ROWS = 6,             // up to so many rows i16v beats i16g (measured: see bench/matmul.c)
+    V_ROWS = 12,            // up to so many rows i16v beats i16g (measured: see bench/matmul.c)
     B16_ROWS = 8,           // from so many on b16 beats i16
     UNITS = 24,             // units of work a worker: the last one to finish costs 1 / (2 * UNITS)
     UNIT_COST = 1 << 15,    // least products (weights times rows) of a unit: about 2 us

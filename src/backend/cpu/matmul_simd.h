@@ -352,7 +352,7 @@ enum {
 /* A worker's memory, cut up for this k. */
 typedef struct {
     float *scales, *biases; // [rows, k / group] of some rows of weights
-    float *product[V_SUMS]; // [f_pad] scale of the weights times scale of x
+    float *product;         // [V_SUMS, f_pad] scale of the weights times scale of x
     char *rows[V_W];        // copies of the last rows of the matrix, zeros behind
 } v_work;
 
@@ -361,9 +361,23 @@ static v_work v_cut(void *memory, int n_group, int k, int f_pad) {
     int n = (n_group > V_SCALES ? n_group : V_SCALES) + MX_MM_LANES;
     v_work w = {.scales = p, .biases = p + n};
     p += 2 * n;
-    for (int i = 0; i < V_SUMS; i++, p += f_pad) w.product[i] = p;
+    w.product = p;
+    p += V_SUMS * f_pad;
     for (int i = 0; i < V_W; i++) w.rows[i] = (char *)p + (size_t)i * (size_t)(k + 2 * MX_MM_STEP);
     return w;
+}
+
+/* The part of the sum that needs no codes, bias times sum of x; and the products of the scales. Not inlined: gcc 12 would
+ * then keep the sums of v_block in memory. */
+static __attribute__((noinline)) vf v_start(float *product, const float *scales, const float *biases, const float *s,
+                                            const float *sum, int n) {
+    vf acc = vf_zero();
+    int f = 0;
+    for (; f < n; f += VL) vf_store(product + f, vf_mul(vf_load(scales + f), vf_load(s + f)));
+    vf_store(product + n, vf_zero()); // the last step may look there, for codes that meet an x of 0
+    if (!biases) return acc;
+    for (f = 0; f + VL <= n; f += VL) acc = vf_fma(vf_load(biases + f), vf_load(sum + f), acc);
+    return f < n ? vf_fma(vf_load_n(biases + f, n - f), vf_load(sum + f), acc) : acc;
 }
 
 /* nw rows of weights from `out` on with nx rows of x from r on; scales and biases are those of row `out`. A word of codes never
@@ -381,27 +395,25 @@ INLINE void v_block(const mx_mm_task *t, const v_work *work, const float *scales
     const vi lane = vi_div_iota(by_words(bits) ? 32 / bits : 1, by_words(bits) ? fold : 32);
     vf acc[V_W][V_X];
 #pragma GCC unroll 2
-    for (int j = 0; j < nw; j++, scales += n_fold, biases += n_fold) {
+    for (int j = 0; j < nw; j++) {
         codes[j] = (const char *)m->codes + row_bytes * (size_t)(out + j);
         if (__builtin_expect(end - codes[j] < (ptrdiff_t)(steps - 1) * sb + step_reads(bits), 0)) {
             memcpy(work->rows[j], codes[j], row_bytes); // a read would leave the matrix
             memset(work->rows[j] + row_bytes, 0, 2 * MX_MM_STEP);
             codes[j] = work->rows[j];
         }
+    }
+    const bool affine = m->kind == MX_QUANT_AFFINE;
+#pragma GCC unroll 2
+    for (int j = 0; j < nw; j++) {
 #pragma GCC unroll 4
         for (int i = 0; i < nx; i++) {
-            const float *s = px->s + (size_t)(r + i) * f_pad, *sum = px->sum + (size_t)(r + i) * f_pad;
-            float *p = work->product[j * nx + i];
-            acc[j][i] = vf_zero();
-            for (int f = 0; f < n_fold; f += VL) vf_store(p + f, vf_mul(vf_load(scales + f), vf_load(s + f)));
-            vf_store(p + n_fold, vf_zero()); // the last step may look there, for codes that meet an x of 0
-            if (m->kind == MX_QUANT_AFFINE) {
-                int f = 0;
-                for (; f + VL <= n_fold; f += VL) acc[j][i] = vf_fma(vf_load(biases + f), vf_load(sum + f), acc[j][i]);
-                if (f < n_fold) acc[j][i] = vf_fma(vf_load_n(biases + f, n_fold - f), vf_load(sum + f), acc[j][i]);
-            }
+            acc[j][i] = v_start(work->product + (size_t)(j * nx + i) * f_pad, scales + j * n_fold,
+                                affine ? biases + j * n_fold : NULL, px->s + (size_t)(r + i) * f_pad,
+                                px->sum + (size_t)(r + i) * f_pad, n_fold);
         }
     }
+    const float *product = work->product;
     const int16_t *x = px->q + (size_t)r * px->k_pad;
     const size_t next = (size_t)px->k_pad;
     const int shift = __builtin_ctz((unsigned)fold);
@@ -414,11 +426,11 @@ INLINE void v_block(const mx_mm_task *t, const v_work *work, const float *scales
 #pragma GCC unroll 4
             for (int i = 0; i < nx; i++) {
                 const int16_t *xi = x + next * (size_t)i;
-                const float *p = work->product[j * nx + i] + f;
+                const float *p = product + (size_t)(j * nx + i) * f_pad + f;
                 vi sum = vi_dot16_first(u[0], vi_load(xi));
 #pragma GCC unroll 8
                 for (int v = 1; v < nv; v++) sum = vi_dot16(sum, u[v], vi_load(xi + v * NR));
-                vf_fma_keep(acc[j][i], vf_cvt(sum), whole ? vf_set1(*p) : vf_perm(vf_load(p), lane));
+                acc[j][i] = vf_fma(vf_cvt(sum), whole ? vf_set1(*p) : vf_perm(vf_load(p), lane), acc[j][i]);
             }
         }
     }
