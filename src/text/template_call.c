@@ -317,7 +317,7 @@ tpl_val tpl_attribute(tpl_run *r, tpl_val v, tpl_str *name) {
         if (tpl_str_is(name, "arguments")) {
             size_t n = 0;
             for (const tpl_node *p = v.u.macro->node->a; p; p = p->next) n++;
-            tpl_val names = tpl_mklist(r, T_LIST, n);
+            tpl_val names = tpl_mklist(r, T_TUPLE, n);
             n = 0;
             for (const tpl_node *p = v.u.macro->node->a; p; p = p->next) {
                 names.u.l->v[n++] = (tpl_val){.t = T_STR, .u.s = p->name};

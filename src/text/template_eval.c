@@ -307,14 +307,17 @@ NOINLINE static jump run_for(tpl_run *r, const tpl_node *n, tpl_scope *s, tpl_va
                      .node = n,
                      .scope = s};
     tpl_scope *body = NULL;
+    bool completed = false;
     while (loop_next(r, lp)) {
         if (!body || body->kept) body = new_scope(r, s);
         body->n = 0;
         tpl_assign(r, n->a, lp->current, body);
         set_var(r, body, r->t->s_loop, (tpl_val){.t = T_LOOP, .u.loop = lp});
-        if (exec(r, n->body, body) == BREAK) break;
+        jump j = exec(r, n->body, body);
+        if (j == GO_ON) completed = true; // jinja2 runs else unless a turn came to its end
+        if (j == BREAK) break;
     }
-    if (lp->index0 < 0 && n->els) return exec(r, n->els, new_scope(r, s));
+    if (!completed && n->els) return exec(r, n->els, new_scope(r, s));
     return GO_ON;
 }
 

@@ -17,9 +17,12 @@ static tpl_val sort_key(tpl_run *r, tpl_val v, tpl_val attr, tpl_val dflt, bool 
     return tpl_apply(r, tpl_find_str_method("lower", 5), v, &none);
 }
 
-static tpl_val sort_keys(tpl_run *r, tpl_val v, tpl_val attr, bool case_sensitive) { // "a,b": by a, then by b
-    if (attr.t != T_STR || !memchr(attr.u.s->p, ',', attr.u.s->len)) {
-        return sort_key(r, v, attr, tpl_missing(), case_sensitive);
+/* "a,b": by a, then by b. A list even for one: Python compares [x] with [y], where equal items need no order. */
+static tpl_val sort_keys(tpl_run *r, tpl_val v, tpl_val attr, bool case_sensitive) {
+    if (attr.t != T_STR) {
+        tpl_val one = tpl_mklist(r, T_LIST, 1);
+        one.u.l->v[0] = sort_key(r, v, attr, tpl_missing(), case_sensitive);
+        return one;
     }
     const tpl_str *s = attr.u.s;
     size_t n = 1, at = 0;

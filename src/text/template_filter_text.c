@@ -348,8 +348,31 @@ F(f_filesizeformat) {
     return tpl_mkstr(r, buf, strlen(buf));
 }
 
+/* pprint sorts dicts by their keys. */
+static tpl_val sorted(tpl_run *r, tpl_val v) {
+    tpl_check_stack(&r->c);
+    if (v.t == T_LIST || v.t == T_TUPLE) {
+        tpl_list *l = tpl_items(r, v);
+        tpl_val out = tpl_mklist(r, v.t, l->n);
+        for (size_t i = 0; i < l->n; i++) out.u.l->v[i] = sorted(r, l->v[i]);
+        return out;
+    }
+    if (v.t != T_DICT) return v;
+    tpl_dict *d = tpl_dict_of(r, v.u.m);
+    tpl_val out = tpl_mkdict(r);
+    tpl_val *keys = NEW_ARRAY(r, tpl_val, d->n), *vals = NEW_ARRAY(r, tpl_val, d->n);
+    for (size_t i = 0; i < d->n; i++) {
+        keys[i] = d->e[i].key;
+        vals[i] = sorted(r, d->e[i].val);
+    }
+    tpl_sort(r, keys, vals, d->n, false);
+    for (size_t i = 0; i < d->n; i++) tpl_dict_set(r, out.u.m, keys[i], vals[i]);
+    return out;
+}
+
 F(f_pprint) {
     UNUSED;
+    v = sorted(r, v);
     size_t mark = r->out.len;
     tpl_put_repr(r, v);
     tpl_val out = tpl_take(r, mark);

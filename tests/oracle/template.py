@@ -76,7 +76,7 @@ def environment():
 def read_cases(path):
     name = ctx = None
     parts, mode = {"src": [], "out": []}, None
-    for line in path.read_text("utf-8").split("\n")[:-1]:
+    for line in path.read_bytes().decode("utf-8").split("\n")[:-1]:
         if line.startswith("@@"):
             if name is not None:
                 yield name, ctx, "\n".join(parts["src"])
@@ -112,13 +112,13 @@ def main():
                 want[name] = (out, "")
                 text.append(f"@@ {name} | {ctx}\n{src}\n@=\n{out}\n")
         if "--write" in sys.argv:
-            path.write_text("".join(text), "utf-8")
+            path.write_bytes("".join(text).encode("utf-8"))
     if not args:
         return
     run = subprocess.run(
         [args[0], str(CASES / "contexts.json"), *map(str, files)], stdout=subprocess.PIPE, check=True, timeout=60
     )
-    got = {r["name"]: r for r in map(json.loads, run.stdout.decode("utf-8").splitlines())}
+    got = {r["name"]: r for r in map(json.loads, run.stdout.decode("utf-8").split("\n")[:-1])}
     print(f"# {how}, jinja2 {jinja2.__version__}")
     print(f"1..{len(want)}")
     bad = 0
