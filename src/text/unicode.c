@@ -59,7 +59,12 @@ const mx_uc_range *mx_uc_newer(size_t *n) {
     return newer;
 }
 
-const char *mx_uc_category_name(int category) { return utf8proc_category_string((utf8proc_int32_t)category); }
+const char *mx_uc_category_name(int category) {
+    static const char names[][3] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
+                                    "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
+                                    "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
+    return names[category];
+}
 
 int mx_uc_category(uint32_t cp) {
     if (cp >= newer[0].first) {
