@@ -264,8 +264,8 @@ static mx_status check_options(mx_cv_job *j, mx_err *err) {
     if (!o->source || !*o->source) return mx_fail(err, MX_EINVAL, "no model to convert was named");
     if (!o->out || !*o->out) return mx_fail(err, MX_EINVAL, "no folder for the result was named");
     if (o->quantize && o->dequantize) return mx_fail(err, MX_EINVAL, "-q and -d exclude each other");
-    if (!o->quantize && (o->bits || o->group || o->mode != MX_QUANT_NONE))
-        return mx_fail(err, MX_EINVAL, "--q-bits, --q-group-size and --q-mode need -q");
+    if (!o->quantize && (o->bits || o->group))
+        return mx_fail(err, MX_EINVAL, "--q-bits and --q-group-size need -q");
     if (o->dtype && !mx_cv_dtype(&t, o->dtype))
         return mx_fail(err, MX_EINVAL, "dtype %s is not bfloat16, float16 or float32", o->dtype);
     if (o->quantize) {

@@ -12,7 +12,7 @@ typedef struct {
     const char *source; // a folder with config.json and *.safetensors, or a GGUF file
     const char *out;    // the folder to make; must not exist, or be empty
     bool quantize;      // -q; a GGUF file keeps its own blocks without it
-    mx_quant mode;      // --q-mode; MX_QUANT_NONE: affine
+    mx_quant mode;      // --q-mode; MX_QUANT_NONE: affine; of no effect without -q
     int bits,
         group; // --q-bits, --q-group-size; 0: affine 4 at 64, mxfp4 4 at 32, mxfp8 8 at 32, nvfp4 4 at 16
     bool dequantize;   // -d: quantized weights become plain ones
