@@ -10,10 +10,39 @@
  * utf8proc decomposes a character and composes a string; the canonical ordering in between is ours, since utf8proc's
  * takes time in the square of the length of a run of marks. */
 
+/* Marks and compositions that are younger than the Unicode version by which tokenizers normalizes (9): there they are
+ * ordinary characters, so here they are too, or a text in a young script would get other ids. */
+static const struct {
+    uint32_t first, last;
+} young[] = {
+    {0x07FD, 0x07FD},   {0x0898, 0x089F},   {0x08CA, 0x08D3},   {0x09FE, 0x09FE},   {0x0C3C, 0x0C3C},
+    {0x0D3B, 0x0D3C},   {0x0EBA, 0x0EBA},   {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
+    {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xA82C, 0xA82C},   {0xAB69, 0xAB69},   {0x10781, 0x107BA},
+    {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85},
+    {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x11930, 0x11930},
+    {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34},
+    {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97},
+    {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E030, 0x1E06D}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136},
+    {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
+
+static bool is_young(uint32_t cp) {
+    size_t lo = 0, hi = countof(young);
+    if (cp < young[0].first) return false;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (young[mid].last < cp)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < countof(young) && young[lo].first <= cp;
+}
+
 enum { CHAR_MAX_DECOMPOSED = 32 }; // U+FDFA takes 18 code points under NFKD
 
 static int combining_class(utf8proc_int32_t cp) {
-    return cp < 0x300 ? 0 : utf8proc_get_property(cp)->combining_class;
+    int c = cp < 0x300 ? 0 : utf8proc_get_property(cp)->combining_class;
+    return c && is_young((uint32_t)cp) ? 0 : c;
 }
 
 /* Sort each run of marks by class, marks of one class in their order: a counting sort of every run. */
@@ -44,6 +73,21 @@ static bool order_marks(utf8proc_int32_t *cp, size_t n) {
     return true;
 }
 
+/* Compose in place; returns the new length. Young characters compose with nothing. */
+static size_t compose_all(utf8proc_int32_t *cp, size_t n) {
+    size_t to = 0;
+    for (size_t i = 0, end; i < n; i = end) {
+        for (end = i; end < n && !is_young((uint32_t)cp[end]);) end++;
+        utf8proc_ssize_t k =
+            utf8proc_normalize_utf32(cp + i, (utf8proc_ssize_t)(end - i), UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+        if (k < 0) k = (utf8proc_ssize_t)(end - i);
+        memmove(cp + to, cp + i, (size_t)k * sizeof *cp);
+        to += (size_t)k;
+        for (; end < n && is_young((uint32_t)cp[end]); end++) cp[to++] = cp[end];
+    }
+    return to;
+}
+
 /* The part of p[0..len) before which nothing can change under this form: it ends before a character that is sure to be
  * a starter and unchanged. ASCII never changes; under NFC nothing below U+0300 does. */
 static size_t unchanged(mx_norm_kind kind, const char *p, size_t len) {
@@ -66,7 +110,7 @@ static mx_status normal_form(mx_norm_kind kind, const char *p, size_t len, mx_st
     int last = 0;
     for (size_t i = same, used; i < len; i += used) {
         int32_t c = mx_utf8_decode(p + i, len - i, &used);
-        if (c < 0x80) {
+        if (c < 0x80 || is_young((uint32_t)c)) {
             cp[n++] = c;
         } else {
             utf8proc_ssize_t k =
@@ -85,11 +129,7 @@ static mx_status normal_form(mx_norm_kind kind, const char *p, size_t len, mx_st
         }
     }
     bool ok = order_marks(cp, n);
-    if (ok && compose) {
-        utf8proc_ssize_t k =
-            utf8proc_normalize_utf32(cp, (utf8proc_ssize_t)n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-        if (k >= 0) n = (size_t)k;
-    }
+    if (ok && compose) n = compose_all(cp, n);
     if (ok && (ok = mx_str_reserve(out, 4 * n))) {
         char *o = out->p + out->len;
         for (size_t i = 0; i < n; i++) o += mx_utf8_encode((uint32_t)cp[i], o);

@@ -140,13 +140,31 @@ bool mx_uc_other(uint32_t cp) {
     return c == UTF8PROC_CATEGORY_CN || (c >= UTF8PROC_CATEGORY_CC && c <= UTF8PROC_CATEGORY_CO);
 }
 
+/* Capitals that utf8proc 2.8 does not know yet. */
+static uint32_t newer_lower(uint32_t cp) {
+    if ((cp >= 0x10D50 && cp <= 0x10D65)) return cp + 0x20;
+    if ((cp >= 0x16EA0 && cp <= 0x16EB8)) return cp + 0x1B;
+    switch (cp) {
+    case 0x1C89:
+    case 0xA7CC:
+    case 0xA7CE:
+    case 0xA7D2:
+    case 0xA7D4:
+    case 0xA7DA: return cp + 1;
+    case 0xA7CB: return 0x264;
+    case 0xA7DC: return 0x19B;
+    default: return cp;
+    }
+}
+
 size_t mx_uc_lower(uint32_t cp, uint32_t out[2]) {
     if (cp == 0x130) { // the only character whose lower case is two: i and a dot above
         out[0] = 'i';
         out[1] = 0x307;
         return 2;
     }
-    out[0] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+    uint32_t low = cp >= 0x1C89 ? newer_lower(cp) : cp;
+    out[0] = low != cp ? low : (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
     return 1;
 }
 
