@@ -18,11 +18,11 @@ typedef enum { MX_F32, MX_F16, MX_BF16 } mx_dtype; // types of plain numbers in 
 typedef enum { MX_QUANT_NONE, MX_QUANT_AFFINE, MX_QUANT_MXFP4, MX_QUANT_MXFP8, MX_QUANT_NVFP4 } mx_quant;
 
 typedef struct {
-    mx_quant kind;  // MX_QUANT_NONE: dense, the rest of the line below is then 0
+    mx_quant kind; // MX_QUANT_NONE: dense, the rest of the line below is then 0
     int bits, group;
-    mx_dtype type;  // dense: of the values; affine: of scales and biases
+    mx_dtype type; // dense: of the values; affine: of scales and biases
     int n_stack, n_out, n_in;
-    const void *codes;           // dense: values [n_stack, n_out, n_in]; else words [n_stack, n_out, n_in * bits / 32]
+    const void *codes; // dense: values [n_stack, n_out, n_in]; else words [n_stack, n_out, n_in * bits / 32]
     const void *scales, *biases; // [n_stack, n_out, n_in / group]; NULL where the kind has none
 } mx_qmat;
 
@@ -34,10 +34,10 @@ const char *mx_quant_name(mx_quant k); // "none", "affine", "mxfp4", ...
  * 4 at 16; and n_in is a multiple of the group and of 32 / gcd(32, bits). MX_UNSUPPORTED with a sentence otherwise. */
 mx_status mx_quant_check(mx_quant kind, int bits, int group, int n_in, mx_err *err);
 
-size_t mx_qmat_row_bytes(const mx_qmat *w);   // bytes of one row of codes (or dense values)
-size_t mx_qmat_scale_size(const mx_qmat *w);  // bytes of one scale
-size_t mx_qmat_bytes(const mx_qmat *w);       // codes, scales and biases of the whole stack
-mx_qmat mx_qmat_at(const mx_qmat *w, int i);  // matrix i of a stack, as a stack of one
+size_t mx_qmat_row_bytes(const mx_qmat *w);             // bytes of one row of codes (or dense values)
+size_t mx_qmat_scale_size(const mx_qmat *w);            // bytes of one scale
+size_t mx_qmat_bytes(const mx_qmat *w);                 // codes, scales and biases of the whole stack
+mx_qmat mx_qmat_at(const mx_qmat *w, int i);            // matrix i of a stack, as a stack of one
 mx_qmat mx_qmat_rows(const mx_qmat *w, int row, int n); // rows [row, row + n) of a stack of one
 
 /* Expand rows [row, row + n) of w (a stack of one) into out[n, n_in], f32: the reference every kernel is tested against.
@@ -46,8 +46,8 @@ mx_status mx_qmat_expand(const mx_qmat *w, int row, int n, float *out, mx_err *e
 
 /* Quantize x[n_row, n_in] into codes, scales, biases (of type `type`), laid out as above. Gives the bytes of MLX 0.32's
  * quantize() on the CPU for an input of type `type` (docs/provenance.md lists the deliberate exceptions). */
-mx_status mx_quantize(mx_quant kind, int bits, int group, mx_dtype type, const float *x, int n_row, int n_in, void *codes,
-                      void *scales, void *biases, mx_err *err);
+mx_status mx_quantize(mx_quant kind, int bits, int group, mx_dtype type, const float *x, int n_row, int n_in,
+                      void *codes, void *scales, void *biases, mx_err *err);
 
 /* Numbers of the formats. */
 float mx_bf16_to_f32(uint16_t v);

@@ -18,12 +18,12 @@ const mx_template *mx_chat_template(const mx_chat *c, bool with_tools); // borro
 mx_status mx_chat_set_template(mx_chat *c, const char *src, size_t len, const char *name, mx_err *err);
 
 typedef struct {
-    const mx_json *messages;    // array of {role, content, tool_calls, ...}: checked, then given to the template
-    const mx_json *tools;       // array or NULL
-    const mx_json *kwargs;      // object of further variables (chat_template_kwargs) or NULL
+    const mx_json *messages; // array of {role, content, tool_calls, ...}: checked, then given to the template
+    const mx_json *tools;    // array or NULL
+    const mx_json *kwargs;   // object of further variables (chat_template_kwargs) or NULL
     bool add_generation_prompt; // else the last assistant message is continued (its end marker is cut off)
     bool continue_final;
-    long long now;              // -1: the clock
+    long long now; // -1: the clock
 } mx_chat_request;
 
 /* Append the prompt to out. Content given as parts is joined to text for templates that expect a string; a tool call's
