@@ -1,6 +1,6 @@
 /* template_tool.c - renders case files in bulk for template.py: one line of JSON a case on standard output.
  *
- * usage: template-tool contexts.json CASES... */
+ * usage: template_tool contexts.json CASES... */
 #include "base/file.h"
 #include "base/json.h"
 #include "text/template.h"
@@ -47,8 +47,8 @@ int main(int argc, char **argv) {
         for (const char *p = text; template_next(p, text + len, &c); p = c.next) run_case(&c, contexts);
     }
     if (st != MX_OK)
-        fprintf(stderr, "template-tool: %s\n",
-                argc > 2 ? err.msg : "usage: template-tool contexts.json CASES...");
+        fprintf(stderr, "template_tool: %s\n",
+                argc > 2 ? err.msg : "usage: template_tool contexts.json CASES...");
     mx_arena_free(&a);
     return st != MX_OK;
 }
