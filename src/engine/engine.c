@@ -48,6 +48,7 @@ static mx_status settle_memory(mx_engine *e, const mx_model *m, const char *dir,
                            .weights = info->weight_bytes,
                            .scratch = scratch,
                            .fixed_kv = (uint64_t)e->n_seq * mx_model_slot_bytes(m),
+                           .f32_kv = type == MX_F32,
                            .n_seq = e->n_seq,
                            .unit = MX_KV_BLOCK};
     for (int g = 0; g < info->n_group; g++) {

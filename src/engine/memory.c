@@ -98,23 +98,32 @@ int mx_memory_fit(const mx_memory_need *n, int ctx, uint64_t available) {
     return units >= (uint64_t)ctx / (uint64_t)n->unit + 1 ? ctx : (int)units * n->unit;
 }
 
-static double gib(uint64_t bytes) { return (double)bytes / (1u << 30); }
+/* "3.2 GB", "740 MB" into buf. */
+static const char *amount(uint64_t bytes, char buf[32]) {
+    if (bytes >= 1000000000)
+        snprintf(buf, 32, "%.1f GB", (double)bytes / 1e9);
+    else
+        snprintf(buf, 32, "%.1f MB", (double)bytes / 1e6);
+    return buf;
+}
 
 mx_status mx_memory_check(const mx_memory_need *n, int ctx, uint64_t available, mx_err *err) {
     uint64_t kv = kv_bytes(n, ctx), need = n->weights + kv + n->scratch;
     if (need <= available) return MX_OK;
     int fits = mx_memory_fit(n, ctx, available);
-    char help[160];
+    char help[160], b[5][32];
     if (fits > 0)
         snprintf(help, sizeof help, "--ctx-size %d%s would fit", fits,
                  n->n_seq > 1 ? " (or a smaller --parallel)" : "");
     else if (n->n_seq > 1)
-        snprintf(help, sizeof help, "no --ctx-size fits; try --parallel 1 or a smaller model");
+        snprintf(help, sizeof help, "no --ctx-size fits: try --parallel 1 or a smaller model");
     else
         snprintf(help, sizeof help, "no --ctx-size fits: take a smaller or more quantized model");
     return mx_fail(
         err, MX_ENOMEM,
-        "%s needs %.2f GiB (weights %.2f, KV cache %.2f for %d x %d positions, work space %.2f) but "
-        "%.2f GiB are free; %s, --kv bf16 halves a float32 cache, --no-memory-check loads anyway",
-        n->name, gib(need), gib(n->weights), gib(kv), n->n_seq, ctx, gib(n->scratch), gib(available), help);
+        "%s needs %s (weights %s, KV cache %s for %d x %d positions, work space %s) but %s are free; "
+        "%s%s, --no-memory-check loads anyway",
+        n->name, amount(need, b[0]), amount(n->weights, b[1]), amount(kv, b[2]), n->n_seq, ctx,
+        amount(n->scratch, b[3]), amount(available, b[4]), help,
+        n->f32_kv ? ", --kv bf16 halves the KV cache" : "");
 }

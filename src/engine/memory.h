@@ -2,6 +2,7 @@
 #ifndef MX_ENGINE_MEMORY_H
 #define MX_ENGINE_MEMORY_H
 #include "base/err.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Bytes that can be taken without swapping: MemAvailable of /proc/meminfo, or less where the limit of a control group (v1 or
@@ -14,6 +15,7 @@ typedef struct {
     uint64_t weights, scratch;
     uint64_t per_position; // KV bytes that one more position costs, all sequences together
     uint64_t fixed_kv;     // KV and state bytes that do not depend on the context
+    bool f32_kv;           // a cheaper KV type can be asked for
     int n_seq, unit;       // unit: contexts are multiples of it
 } mx_memory_need;
 
