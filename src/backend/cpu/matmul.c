@@ -36,6 +36,8 @@ void mx_cpu_matmul_init(mx_cpu_dev *d) {
     d->mm = &mx_mm_scalar;
 #if defined(__x86_64__)
     if (d->isa >= MX_ISA_AVX2) d->mm = &mx_mm_avx2;
+    if (d->isa >= MX_ISA_AVX512) d->mm = &mx_mm_avx512;
+    if (d->isa >= MX_ISA_VNNI) d->mm = &mx_mm_vnni;
 #endif
 }
 
