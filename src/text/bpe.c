@@ -24,38 +24,80 @@ mx_status mx_bpe_reserve(mx_bpe *b, size_t n_merge, mx_err *err) {
     return MX_OK;
 }
 
-mx_status mx_bpe_add_merge(mx_bpe *b, const char *a, size_t a_len, const char *z, size_t z_len, uint32_t rank,
-                           mx_err *err) {
-    char both[2 * MX_TOK_MAX_PIECE];
-    const mx_vocab *v = b->vocab;
-    int32_t left = mx_vocab_find(v, &v->model, a, a_len), right = mx_vocab_find(v, &v->model, z, z_len),
-            to = -1;
-    const char *missing = a;
-    size_t n = a_len;
-    if (left >= 0) missing = z, n = z_len;
-    if (left >= 0 && right >= 0 &&
-        z_len >= b->prefix_len) { // both are tokens, so no longer than MX_TOK_MAX_PIECE
-        memcpy(both, a, a_len);
-        memcpy(both + a_len, z + b->prefix_len, z_len - b->prefix_len);
-        missing = both;
-        n = a_len + z_len - b->prefix_len;
-        to = mx_vocab_find(v, &v->model, both, n);
-    }
-    if (to < 0) {
-        return mx_fail(err, MX_EINVAL,
-                       "merge %u (\"%.*s\" + \"%.*s\"): the token \"%.*s\" is not in the vocabulary", rank,
-                       (int)(a_len > 40 ? 40 : a_len), a, (int)(z_len > 40 ? 40 : z_len), z,
-                       (int)(n > 40 ? 40 : n), missing);
-    }
-    uint32_t at = pair_hash((uint32_t)left, (uint32_t)right) & b->merge_mask;
+static mx_status missing_token(const mx_merge_text *m, uint32_t rank, const char *p, size_t n, mx_err *err) {
+    return mx_fail(err, MX_EINVAL,
+                   "merge %u (\"%.*s\" + \"%.*s\"): the token \"%.*s\" is not in the vocabulary", rank,
+                   (int)(m->a_len > 40 ? 40 : m->a_len), m->a, (int)(m->z_len > 40 ? 40 : m->z_len), m->z,
+                   (int)(n > 40 ? 40 : n), p);
+}
+
+static void insert(mx_bpe *b, uint32_t left, uint32_t right, uint32_t rank, int32_t to) {
+    uint32_t at = pair_hash(left, right) & b->merge_mask;
     for (; b->merge[at].left != (uint32_t)NONE; at = (at + 1) & b->merge_mask) {
-        if (b->merge[at].left != (uint32_t)left || b->merge[at].right != (uint32_t)right) continue;
+        if (b->merge[at].left != left || b->merge[at].right != right) continue;
         b->merge[at].rank = rank; // a pair that stands twice: the last one counts
-        return MX_OK;
+        return;
     }
-    b->merge[at] = (mx_merge){.left = (uint32_t)left, .right = (uint32_t)right, .rank = rank, .to = to};
+    b->merge[at] = (mx_merge){.left = left, .right = right, .rank = rank, .to = to};
     b->n_merge++;
-    return MX_OK;
+}
+
+/* Three strings a merge: its halves and both together. Each is looked up in steps (slot, entry, spelling), and each step is
+ * done for the whole batch before the next, with the memory of the next asked for: a lookup alone waits three times. */
+mx_status mx_bpe_add_merges(mx_bpe *b, const mx_merge_text *m, size_t n, uint32_t rank, mx_err *err) {
+    struct {
+        const char *p;
+        size_t len;
+        uint32_t hash;
+        int32_t id;
+    } s[3 * MX_MERGE_BATCH];
+    const mx_vocab *v = b->vocab;
+    mx_str both = {0};
+    mx_status st = MX_OK;
+    size_t room = 0, used = 0;
+    if (n > MX_MERGE_BATCH) return mx_fail(err, MX_EINTERNAL, "a batch of %zu merges is too large", n);
+    for (size_t i = 0; i < n; i++) {
+        if (m[i].z_len < b->prefix_len)
+            return missing_token(&m[i], rank + (uint32_t)i, m[i].z, m[i].z_len, err);
+        if (m[i].a_len > MX_TOK_MAX_PIECE || m[i].z_len > MX_TOK_MAX_PIECE)
+            return mx_fail(err, MX_ELIMIT, "merge %zu is too long", rank + i);
+        room += m[i].a_len + m[i].z_len;
+    }
+    if (!mx_str_reserve(&both, room)) return mx_fail(err, MX_ENOMEM, "no memory for merges");
+    for (size_t i = 0; i < n; i++) {
+        char *o = both.p + used;
+        size_t z_len = m[i].z_len - b->prefix_len;
+        memcpy(o, m[i].a, m[i].a_len);
+        memcpy(o + m[i].a_len, m[i].z + b->prefix_len, z_len);
+        used += m[i].a_len + z_len;
+        s[3 * i].p = m[i].a, s[3 * i].len = m[i].a_len;
+        s[3 * i + 1].p = m[i].z, s[3 * i + 1].len = m[i].z_len;
+        s[3 * i + 2].p = o, s[3 * i + 2].len = m[i].a_len + z_len;
+    }
+    for (size_t k = 0; k < 3 * n; k++) {
+        s[k].hash = mx_tok_hash(s[k].p, s[k].len);
+        __builtin_prefetch(&v->model.slot[s[k].hash & v->model.mask]);
+    }
+    for (size_t k = 0; k < 3 * n; k++) {
+        int32_t id = v->model.slot[s[k].hash & v->model.mask].id;
+        if (id >= 0) __builtin_prefetch(&v->piece[id]);
+    }
+    for (size_t k = 0; k < 3 * n; k++) {
+        int32_t id = v->model.slot[s[k].hash & v->model.mask].id;
+        if (id >= 0) __builtin_prefetch(v->blob.p + v->piece[id].off);
+    }
+    for (size_t k = 0; k < 3 * n && st == MX_OK; k++) {
+        s[k].id = mx_vocab_find_hash(v, &v->model, s[k].p, s[k].len, s[k].hash);
+        if (s[k].id < 0) st = missing_token(&m[k / 3], rank + (uint32_t)(k / 3), s[k].p, s[k].len, err);
+        if (k % 3 == 1 && st == MX_OK) {
+            uint32_t h = pair_hash((uint32_t)s[k - 1].id, (uint32_t)s[k].id);
+            __builtin_prefetch(&b->merge[h & b->merge_mask], 1);
+        }
+    }
+    for (size_t i = 0; i < n && st == MX_OK; i++)
+        insert(b, (uint32_t)s[3 * i].id, (uint32_t)s[3 * i + 1].id, rank + (uint32_t)i, s[3 * i + 2].id);
+    mx_str_free(&both);
+    return st;
 }
 
 void mx_bpe_ready(mx_bpe *b) {
@@ -84,7 +126,8 @@ void mx_bpe_scratch_free(mx_bpe_scratch *s) {
     free(s->prev);
     free(s->rank);
     free(s->to);
-    free(s->queue);
+    for (int k = 0; k < MX_BPE_LANES; k++) free(s->lane[k].key);
+    free(s->heap.key);
     mx_str_free(&s->tmp);
 }
 
@@ -228,26 +271,39 @@ static void merge_short(const mx_bpe *b, mx_bpe_scratch *s, const char *p) {
     s->n = n;
 }
 
-/* A heap of rank << 32 | position with four children a node, which takes half the cache misses of two. */
-static bool push(mx_bpe_scratch *s, uint64_t key) {
-    if (s->n_queue == s->cap_queue) {
-        size_t cap = s->cap_queue ? 2 * s->cap_queue : 1024;
-        if (!grow(&s->queue, cap, sizeof *s->queue)) return false;
-        s->cap_queue = cap;
+/* The queue of pairs, by rank << 32 | position. One sweep over the text makes its pairs in order of position, so most keys
+ * go to the end of a lane, which is in order by itself; what fits no lane goes to a heap, whose every step may miss the
+ * cache. The lowest key of each lane is in head[], UINT64_MAX where it is empty. */
+static bool put(mx_bpe_lane *l, uint64_t key) {
+    if (l->end == l->cap) {
+        size_t cap = l->cap ? 2 * l->cap : 1024;
+        if (!grow(&l->key, cap, sizeof *l->key)) return false;
+        l->cap = cap;
     }
-    size_t i = s->n_queue++;
-    for (size_t up; i; i = up) {
-        up = (i - 1) / 4;
-        if (s->queue[up] <= key) break;
-        s->queue[i] = s->queue[up];
-    }
-    s->queue[i] = key;
+    l->key[l->end++] = key;
     return true;
 }
 
-static uint64_t pop(mx_bpe_scratch *s) {
-    uint64_t *q = s->queue, top = q[0], last = q[--s->n_queue];
-    size_t n = s->n_queue, i = 0;
+static bool push(mx_bpe_scratch *s, uint64_t key) {
+    for (int k = 0; k < MX_BPE_LANES; k++) {
+        mx_bpe_lane *l = &s->lane[k];
+        if (l->end && l->key[l->end - 1] > key) continue;
+        if (s->head[k] == UINT64_MAX) s->head[k] = key;
+        return put(l, key);
+    }
+    mx_bpe_lane *h = &s->heap;
+    if (!put(h, key)) return false;
+    size_t i = h->end - 1;
+    for (size_t up; i && h->key[up = (i - 1) / 4] > key; i = up) h->key[i] = h->key[up];
+    h->key[i] = key;
+    s->head[MX_BPE_LANES] = h->key[0];
+    return true;
+}
+
+static void pop_heap(mx_bpe_scratch *s) {
+    mx_bpe_lane *h = &s->heap;
+    uint64_t *q = h->key, last = q[--h->end];
+    size_t n = h->end, i = 0;
     for (size_t c; (c = 4 * i + 1) < n;) {
         size_t best = c, end = c + 4 < n ? c + 4 : n;
         for (size_t k = c + 1; k < end; k++) best = q[k] < q[best] ? k : best;
@@ -256,7 +312,26 @@ static uint64_t pop(mx_bpe_scratch *s) {
         i = best;
     }
     q[i] = last;
-    return top;
+    s->head[MX_BPE_LANES] = n ? q[0] : UINT64_MAX;
+}
+
+/* The lane with the lowest key. */
+static int lowest(const mx_bpe_scratch *s) {
+    int best = 0;
+    for (int k = 1; k <= MX_BPE_LANES; k++) best = s->head[k] < s->head[best] ? k : best;
+    return best;
+}
+
+static void drop(mx_bpe_scratch *s, int k) {
+    mx_bpe_lane *l = &s->lane[k];
+    if (k == MX_BPE_LANES) {
+        pop_heap(s);
+    } else if (++l->start == l->end) {
+        l->start = l->end = 0;
+        s->head[k] = UINT64_MAX;
+    } else {
+        s->head[k] = l->key[l->start];
+    }
 }
 
 /* Sort the first pairs by rank: they come in order of position, so a stable radix sort of the rank's bits is enough. */
@@ -274,7 +349,7 @@ static bool sort_first(uint64_t **keys, uint64_t **other, size_t n, uint32_t max
     return true;
 }
 
-/* Many symbols: a linked list, the first pairs sorted once and the new ones in a heap, so that the time is n log n with
+/* Many symbols: a linked list, the first pairs sorted once and the new ones in the queue, so that the time is n log n with
  * small factors (1 MB of one letter: a million pairs of one rank, which are sorted already). */
 static bool merge_long(const mx_bpe *b, mx_bpe_scratch *s, const char *p) {
     size_t n = s->n, n_first = 0;
@@ -290,10 +365,18 @@ static bool merge_long(const mx_bpe *b, mx_bpe_scratch *s, const char *p) {
         first[n_first++] = (uint64_t)s->rank[i] << 32 | i;
     }
     bool ok = !n_first || sort_first(&first, &other, n_first, max_rank);
-    s->n_queue = 0;
-    for (size_t f = 0; ok && (f < n_first || s->n_queue);) {
-        bool from_queue = s->n_queue && (f == n_first || s->queue[0] < first[f]);
-        uint64_t key = from_queue ? pop(s) : first[f++];
+    for (int k = 0; k < MX_BPE_LANES; k++) s->lane[k].start = s->lane[k].end = 0;
+    for (int k = 0; k <= MX_BPE_LANES; k++) s->head[k] = UINT64_MAX;
+    s->heap.end = 0;
+    for (size_t f = 0; ok;) {
+        int lane = lowest(s);
+        uint64_t key = s->head[lane];
+        if (f < n_first && first[f] < key)
+            key = first[f++];
+        else if (key != UINT64_MAX)
+            drop(s, lane);
+        else
+            break;
         uint32_t at = (uint32_t)key, right, after;
         s->steps++;
         if (s->rank[at] != key >> 32) continue; // the pair is no longer there

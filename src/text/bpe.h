@@ -31,11 +31,22 @@ typedef struct {
 } mx_bpe;
 
 mx_status mx_bpe_reserve(mx_bpe *b, size_t n_merge, mx_err *err);
-/* Merge number `rank`: a then b. The tokens and their concatenation must be in the vocabulary; MX_EINVAL if not. */
-mx_status mx_bpe_add_merge(mx_bpe *b, const char *a, size_t a_len, const char *z, size_t z_len, uint32_t rank,
-                           mx_err *err);
+/* Merges first_rank and up: a then z each. The tokens and their concatenation must be in the vocabulary; MX_EINVAL if
+ * not. Many at once, since the time goes to waiting for memory. */
+typedef struct {
+    const char *a, *z;
+    size_t a_len, z_len;
+} mx_merge_text;
+enum { MX_MERGE_BATCH = 64 };
+mx_status mx_bpe_add_merges(mx_bpe *b, const mx_merge_text *m, size_t n, uint32_t first_rank, mx_err *err);
 void mx_bpe_ready(mx_bpe *b); // after the vocabulary is complete: fills char_id, byte_id, longest
 void mx_bpe_free(mx_bpe *b);
+
+enum { MX_BPE_LANES = 6 };
+typedef struct {
+    uint64_t *key; // rank << 32 | position
+    size_t start, end, cap;
+} mx_bpe_lane;
 
 /* Scratch of one thread; a zeroed struct is ready. */
 typedef struct {
@@ -45,10 +56,10 @@ typedef struct {
     uint32_t *rank;        // of the pair that begins here
     int32_t *to;           // what it merges to
     size_t cap, n;
-    uint64_t *queue; // rank << 32 | position
-    size_t n_queue, cap_queue;
+    mx_bpe_lane lane[MX_BPE_LANES], heap; // the queue of a long piece: see bpe.c
+    uint64_t head[MX_BPE_LANES + 1];      // the lowest key of each lane and of the heap
     mx_str tmp;
-    size_t steps; // merges and queue operations so far: tests check that they grow linearly
+    size_t steps; // merges and queue operations so far: tests check how they grow
 } mx_bpe_scratch;
 void mx_bpe_scratch_free(mx_bpe_scratch *s);
 

@@ -29,16 +29,21 @@ static int byte_token(const char *p, size_t len) {
 
 /* Append a token of the byte alphabet as bytes; one that holds any other character stays as it is. */
 static void alphabet_bytes(const char *p, size_t len, mx_str *out) {
-    size_t mark = out->len, used;
+    if (!mx_str_reserve(out, len)) return;
+    char *o = out->p + out->len;
+    size_t used;
     for (size_t i = 0; i < len; i += used) {
-        int b = mx_bl_byte((uint32_t)mx_utf8_decode(p + i, len - i, &used));
+        unsigned char c = (unsigned char)p[i];
+        used = 1;
+        int b = c > ' ' && c < 0x7F ? c : mx_bl_byte((uint32_t)mx_utf8_decode(p + i, len - i, &used));
         if (b < 0) {
-            out->len = mark;
             mx_str_add(out, p, len);
             return;
         }
-        mx_str_putc(out, (char)b);
+        *o++ = (char)b;
     }
+    *o = 0;
+    out->len = (size_t)(o - out->p);
 }
 
 static mx_status byte_level(mx_dec_run *r, size_t at, const char *p, size_t len, mx_str *out, mx_err *err) {

@@ -121,15 +121,16 @@ F(f_indent) {
 
 F(f_truncate) {
     UNUSED;
-    tpl_str *s = tpl_want_str(r, v, "truncate");
     tpl_val end = a[2].t == T_MISSING ? tpl_strz(r, "...") : as_str(r, a[2]);
-    int64_t length = tpl_opt_int(r, a[0], 255, "truncate: length");
-    int64_t leeway = a[3].t == T_NONE ? 5 : tpl_opt_int(r, a[3], 5, "truncate: leeway"),
-            n_end = (int64_t)tpl_cp_count(r, end.u.s);
+    int64_t length = tpl_opt_int(r, a[0], 255, "truncate: length"), n_end = (int64_t)tpl_cp_count(r, end.u.s),
+            n;
+    int64_t leeway = a[3].t == T_NONE ? 5 : tpl_opt_int(r, a[3], 5, "truncate: leeway");
     if (length < n_end)
         FAIL(r, "truncate: expected length >= %lld, got %lld", (long long)n_end, (long long)length);
     if (leeway < 0) FAIL(r, "truncate: expected leeway >= 0, got %lld", (long long)leeway);
-    if ((int64_t)tpl_cp_count(r, s) <= length || (int64_t)tpl_cp_count(r, s) - length <= leeway) return v;
+    if (!tpl_length(r, v, &n)) FAIL(r, "object of type '%s' has no len()", tpl_type_name(v));
+    if (n <= length || n - length <= leeway) return v; // of any type
+    tpl_str *s = tpl_want_str(r, v, "truncate");
     size_t cut = tpl_cp_offset(r, s, (size_t)(length - n_end));
     if (!tpl_opt_bool(r, a[1], false)) {
         for (size_t i = cut; i > 0; i--) {
@@ -331,9 +332,13 @@ F(f_urlize) {
 F(f_filesizeformat) {
     UNUSED;
     bool binary = tpl_opt_bool(r, a[0], false);
-    const tpl_args none = {0};
-    double base = binary ? 1024 : 1000, n = tpl_apply(r, tpl_find_filter("float", 5), v, &none).u.d,
-           unit = base * base;
+    double base = binary ? 1024 : 1000, unit = base * base, n = 0;
+    if (v.t == T_UNDEF) tpl_undef_fail(r, v);
+    if (tpl_is_num(v)) {
+        n = tpl_num(v);
+    } else if (v.t != T_STR || !tpl_parse_real(v.u.s->p, v.u.s->len, &n)) {
+        FAIL(r, "filesizeformat: a number is needed, not %s", tpl_type_name(v));
+    }
     static const char names[] = "kMGTPEZY";
     char buf[64];
     if (n == 1) return tpl_strz(r, "1 Byte");
@@ -470,7 +475,10 @@ static void wrap_line(tpl_run *r, tpl_str *s, const wrapping *w) {
                     if (!only) cut = k;
                     break;
                 }
-                if (cut) good = end = end + cut;
+                if (cut) {
+                    if (!tpl_is_space(tpl_cp_at(s, end, &used))) good = end + cut;
+                    end += cut;
+                }
             } else if ((int64_t)len > w->width && n == 0) {
                 good = end = stop;
             }

@@ -187,6 +187,7 @@ bool tpl_next(tpl_run *r, tpl_iter *it, tpl_val *out) {
         if (it->pos >= it->s->len) return false;
         tpl_cp_at(it->s, it->pos, &used);
         *out = tpl_sub(r, it->s, it->pos, it->pos + used);
+        out->u.s->safe = false; // the characters of a Markup are plain
         it->pos += used;
         return true;
     }

@@ -79,7 +79,9 @@ static mx_status read_merges(mx_tokenizer *t, const char *p, size_t len, const c
     size_t lines = 0;
     for (size_t i = 0; i < len; i++) lines += p[i] == '\n';
     MX_TRY(mx_bpe_reserve(&t->bpe, lines + 1, err));
-    uint32_t rank = 0;
+    mx_merge_text m[MX_MERGE_BATCH];
+    size_t k = 0;
+    uint32_t rank = 0; // of m[0]
     for (const char *end = p + len, *nl; p < end; p = nl + 1) {
         nl = memchr(p, '\n', (size_t)(end - p));
         if (!nl) nl = end;
@@ -89,12 +91,16 @@ static mx_status read_merges(mx_tokenizer *t, const char *p, size_t len, const c
         const char *sp = memchr(p, ' ', n);
         size_t left = sp ? (size_t)(sp - p) : 0, right = sp ? n - left - 1 : 0;
         if (!sp || memchr(sp + 1, ' ', right)) {
-            return mx_fail(err, MX_EINVAL, "%s: merge %u is not two tokens with one space between them", path,
-                           rank);
+            return mx_fail(err, MX_EINVAL, "%s: merge %zu is not two tokens with one space between them",
+                           path, rank + k);
         }
-        mx_status st = mx_bpe_add_merge(&t->bpe, p, left, sp + 1, right, rank++, err);
-        if (st != MX_OK) return mx_err_prefix(err, st, "%s", path);
+        m[k++] = (mx_merge_text){.a = p, .a_len = left, .z = sp + 1, .z_len = right};
+        if (k < MX_MERGE_BATCH) continue;
+        MX_TRY(mx_bpe_add_merges(&t->bpe, m, k, rank, err));
+        rank += (uint32_t)k;
+        k = 0;
     }
+    MX_TRY(mx_bpe_add_merges(&t->bpe, m, k, rank, err));
     return t->bpe.n_merge ? MX_OK : mx_fail(err, MX_EINVAL, "%s holds no merges", path);
 }
 

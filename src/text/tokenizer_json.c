@@ -8,7 +8,13 @@ enum { MAX_NEST = 32, MAX_FRAME = 4096 };
 /* ---- model ---------------------------------------------------------------------------------------------- */
 
 static mx_status read_vocab(mx_tokenizer *t, const mx_json *vocab, mx_err *err) {
+    const mx_json *ahead = mx_json_first(vocab);
+    for (int i = 0; ahead && i < 16; i++) ahead = ahead->next;
     for (const mx_json *it = mx_json_first(vocab); it; it = it->next) {
+        if (ahead) {
+            mx_vocab_prefetch(&t->vocab.model, ahead->key, ahead->key_len);
+            ahead = ahead->next;
+        }
         if (it->type != MX_JSON_INT) {
             return mx_fail(err, MX_EINVAL, "vocab: token \"%.*s\" needs a whole number as its id, not %s",
                            (int)(it->key_len > 60 ? 60 : it->key_len), it->key, mx_json_type_name(it));
@@ -18,29 +24,42 @@ static mx_status read_vocab(mx_tokenizer *t, const mx_json *vocab, mx_err *err) 
     return MX_OK;
 }
 
-static mx_status read_merges(mx_tokenizer *t, const mx_json *merges, mx_err *err) {
-    size_t n = mx_json_count(merges);
-    uint32_t rank = 0;
-    MX_TRY(mx_bpe_reserve(&t->bpe, n, err));
-    for (const mx_json *it = mx_json_first(merges); it; it = it->next) {
-        const mx_json *a = mx_json_first(it), *z = a ? a->next : NULL;
-        if (it->type == MX_JSON_STRING) { // "a b"
-            const char *p = it->u.s.p, *sp = memchr(p, ' ', it->u.s.len);
-            if (it->u.s.len >= 8 && !memcmp(p, "#version", 8)) continue;
-            size_t left = sp ? (size_t)(sp - p) : 0, right = sp ? it->u.s.len - left - 1 : 0;
-            if (!sp || memchr(sp + 1, ' ', right))
-                return mx_fail(err, MX_EINVAL, "merge %u is not two tokens with one space between them",
-                               rank);
-            MX_TRY(mx_bpe_add_merge(&t->bpe, p, left, sp + 1, right, rank, err));
-        } else if (it->type == MX_JSON_ARRAY && mx_json_count(it) == 2 && a->type == MX_JSON_STRING &&
-                   z->type == MX_JSON_STRING) {
-            MX_TRY(mx_bpe_add_merge(&t->bpe, a->u.s.p, a->u.s.len, z->u.s.p, z->u.s.len, rank, err));
-        } else {
-            return mx_fail(err, MX_EINVAL, "merge %u is neither \"a b\" nor [\"a\", \"b\"]", rank);
-        }
-        rank++;
+/* One entry of "merges"; *skip for the line that names a version. */
+static mx_status read_merge(const mx_json *v, uint32_t rank, mx_merge_text *m, bool *skip, mx_err *err) {
+    const mx_json *a = mx_json_first(v), *z = a ? a->next : NULL;
+    *skip = false;
+    if (v->type == MX_JSON_STRING) { // "a b"
+        const char *p = v->u.s.p, *sp = memchr(p, ' ', v->u.s.len);
+        size_t left = sp ? (size_t)(sp - p) : 0, right = sp ? v->u.s.len - left - 1 : 0;
+        *skip = v->u.s.len >= 8 && !memcmp(p, "#version", 8);
+        if (!*skip && (!sp || memchr(sp + 1, ' ', right)))
+            return mx_fail(err, MX_EINVAL, "merge %u is not two tokens with one space between them", rank);
+        *m = (mx_merge_text){.a = p, .a_len = left, .z = sp ? sp + 1 : p, .z_len = right};
+        return MX_OK;
     }
-    if (n && !t->bpe.n_merge) return mx_fail(err, MX_EINVAL, "merges: none of its %zu entries is a merge", n);
+    if (v->type != MX_JSON_ARRAY || mx_json_count(v) != 2 || a->type != MX_JSON_STRING ||
+        z->type != MX_JSON_STRING)
+        return mx_fail(err, MX_EINVAL, "merge %u is neither \"a b\" nor [\"a\", \"b\"]", rank);
+    *m = (mx_merge_text){.a = a->u.s.p, .a_len = a->u.s.len, .z = z->u.s.p, .z_len = z->u.s.len};
+    return MX_OK;
+}
+
+static mx_status read_merges(mx_tokenizer *t, const mx_json *merges, mx_err *err) {
+    size_t total = mx_json_count(merges), n = 0;
+    mx_merge_text m[MX_MERGE_BATCH];
+    uint32_t rank = 0; // of m[0]
+    bool skip;
+    MX_TRY(mx_bpe_reserve(&t->bpe, total, err));
+    for (const mx_json *it = mx_json_first(merges); it; it = it->next) {
+        MX_TRY(read_merge(it, rank + (uint32_t)n, &m[n], &skip, err));
+        if (skip || ++n < MX_MERGE_BATCH) continue;
+        MX_TRY(mx_bpe_add_merges(&t->bpe, m, n, rank, err));
+        rank += (uint32_t)n;
+        n = 0;
+    }
+    MX_TRY(mx_bpe_add_merges(&t->bpe, m, n, rank, err));
+    if (total && !t->bpe.n_merge)
+        return mx_fail(err, MX_EINVAL, "merges: none of its %zu entries is a merge", total);
     return MX_OK;
 }
 

@@ -47,6 +47,10 @@ int32_t mx_vocab_find_hash(const mx_vocab *v, const mx_tok_index *ix, const char
 static inline int32_t mx_vocab_find(const mx_vocab *v, const mx_tok_index *ix, const char *p, size_t len) {
     return mx_vocab_find_hash(v, ix, p, len, mx_tok_hash(p, len));
 }
+/* Ask for the memory that adding or finding p will need in a moment. */
+static inline void mx_vocab_prefetch(const mx_tok_index *ix, const char *p, size_t len) {
+    __builtin_prefetch(&ix->slot[mx_tok_hash(p, len) & ix->mask], 1);
+}
 static inline bool mx_vocab_has(const mx_vocab *v, int32_t id) {
     return id >= 0 && id < v->n && (v->flags[id] & MX_TOK_USED);
 }

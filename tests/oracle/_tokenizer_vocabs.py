@@ -6,6 +6,7 @@ Each builder takes a folder and gives (tokenizer.json, folder with the original 
 import base64
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -125,8 +126,10 @@ def tekken(folder):
     config, first = data["config"], data["config"]["default_num_special_tokens"]
     keep = config["default_vocab_size"] - first
     ranks = {base64.b64decode(t["token_bytes"]): t["rank"] for t in data["vocab"] if t["rank"] < keep}
-    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
-    special = [str(getattr(t["token_str"], "value", t["token_str"])) for t in Tekkenizer.DEPRECATED_SPECIAL_TOKENS]
+    # Read from the sources, since importing the package needs more packages.
+    code = {n: package_file("mistral_common", "tokens", "tokenizers", n + ".py").read_text() for n in ("tekken", "base")}
+    text = dict(re.findall(r'^    (\w+) = "(.*)"$', code["base"].split("class SpecialTokens", 1)[1], re.M))
+    special = [text[name] for name in re.findall(r"token_str=SpecialTokens\.(\w+)", code["tekken"])]
     special += [f"<SPECIAL_{i}>" for i in range(len(special), first)]
     vocab = {spell(t): r + first for t, r in ranks.items()}
     raw = Path(folder) / "raw"
