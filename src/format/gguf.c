@@ -118,7 +118,7 @@ static const char *show(char buf[SHOWN], const char *name) {
 }
 
 static mx_status read_name(reader *r, const char **out, const char *what) {
-    uint64_t len;
+    uint64_t len = 0;
     MX_TRY(read_int(r, &len, 8, what));
     if (len > left(r)) return cut_off(r, what);
     if (len > MAX_NAME || memchr(r->p, 0, (size_t)len))
@@ -137,7 +137,7 @@ static size_t value_size(uint32_t type) { // 0: a string or an array
 
 static mx_status read_value(reader *r, mx_gguf_kv *kv) {
     char key[SHOWN];
-    uint32_t type, item;
+    uint32_t type = 0, item;
     MX_TRY(read_int(r, &type, 4, "a metadata type"));
     item = type;
     kv->n = 1;
@@ -164,7 +164,7 @@ static mx_status read_value(reader *r, mx_gguf_kv *kv) {
         return MX_OK;
     }
     for (uint64_t i = 0; i < kv->n; i++) {
-        uint64_t len;
+        uint64_t len = 0;
         MX_TRY(read_int(r, &len, 8, "a metadata string"));
         if (len > left(r)) {
             return mx_fail(r->err, MX_EINVAL, "%s: a string in %s claims %llu bytes, but only %zu follow",
@@ -198,7 +198,7 @@ static mx_status read_metadata(reader *r, uint64_t n) {
 /* Shape, type and offset; the offset stays in data until the start of the data is known. */
 static mx_status read_tensor(reader *r, mx_gguf_tensor *t, uint64_t *offset) {
     char name[SHOWN];
-    uint32_t n_dim, type;
+    uint32_t n_dim = 0, type = 0;
     MX_TRY(read_name(r, &t->name, "a tensor"));
     show(name, t->name);
     MX_TRY(read_int(r, &n_dim, 4, "a tensor's shape"));
@@ -319,7 +319,7 @@ static mx_status index_all(reader *r) {
 
 static mx_status read_version(reader *r) {
     char magic[4];
-    uint32_t version;
+    uint32_t version = 0;
     if (left(r) < 4 || memcmp(r->p, "GGUF", 4))
         return mx_fail(r->err, MX_EINVAL, "%s: is not a GGUF file", r->file);
     MX_TRY(read_int(r, magic, 4, "its first bytes"));
@@ -344,7 +344,7 @@ static mx_status read_counts(reader *r, uint64_t *n_t, uint64_t *n_kv) {
 
 static mx_status read_all(reader *r) {
     mx_gguf *g = r->g;
-    uint64_t n_t, n_kv, align;
+    uint64_t n_t = 0, n_kv = 0, align = 0;
     MX_TRY(read_version(r));
     MX_TRY(read_counts(r, &n_t, &n_kv));
     MX_TRY(read_metadata(r, n_kv));

@@ -16,7 +16,7 @@
 typedef struct {
     size_t first, n; // tensors [first, first + n) of the plan
     uint64_t bytes;  // of their data
-    char name[48];
+    char name[64];
     char *path;
     mx_outfile out;
     bool opened, done; // done: it stands under its final name

@@ -32,9 +32,11 @@ typedef struct {
     void *arg;
     const volatile int *cancel; // nonzero stops, or NULL
 } mx_pull_options;
-/* Download owner/name into the store from HF_ENDPOINT (https://huggingface.co) with HF_TOKEN. Files: *.json, *.safetensors,
- * *.jinja, tokenizer files, *.txt, *.model, *.tiktoken; several at once, resumed from .incomplete files, checked against size and
- * hash (LFS sha256; git blob sha1). The model's folder appears only when complete. */
+/* Download owner/name into the store from HF_ENDPOINT (https://huggingface.co) with HF_TOKEN. Files at the top of the
+ * repository: *.json, *.safetensors, *.jinja, tokenizer files, *.txt, *.model, *.tiktoken (and additional_chat_templates);
+ * several at once, resumed from what an earlier pull left, checked against size and hash (LFS sha256; git blob sha1). The
+ * model's folder appears only when complete; .mlxcel.json in it names the commit, so that pulling again fetches only what
+ * has changed. A second pull of the same model waits for the first. */
 mx_status mx_store_pull(char **dir, mx_arena *a, const char *id, const mx_pull_options *opt, mx_err *err);
 
 #endif
