@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { CHUNK_VALUES = 1 << 14, WINDOW_BYTES = 32 << 20 };
@@ -171,6 +172,18 @@ static void show(progress *p, uint64_t more) {
     fflush(stderr);
 }
 
+/* The pages of the mapped source that the item came from are not needed again: memory stays at one tensor. Only whole
+ * pages go, since the neighbours share the others. */
+static void forget_source(const mx_cv_item *it) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t bytes = (uintptr_t)(it->n_row / it->n_part * it->row_bytes);
+    for (int i = 0; i < it->n_part; i++) {
+        const uintptr_t at = (uintptr_t)it->part[i], first = (at + page - 1) / page * page,
+                        last = (at + bytes) / page * page;
+        if (last > first) (void)madvise((void *)first, last - first, MADV_DONTNEED);
+    }
+}
+
 /* ---- one item -------------------------------------------------------------------------------------------------- */
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -316,6 +329,7 @@ mx_status mx_cv_write(mx_cv_job *j, const char *dir, mx_err *err) {
     for (size_t i = 0; i < j->n_item && st == MX_OK; i++) {
         uint64_t changed = 0;
         st = write_item(out, pool, w, &j->item[i], j->opt->cancel, &pr, &changed, err);
+        forget_source(&j->item[i]);
         if (j->gguf) rounded += changed;
     }
     if (pr.shown) fputc('\n', stderr);

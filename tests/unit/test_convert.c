@@ -13,10 +13,9 @@
 #include <unistd.h>
 
 static const char *in_dir(const char *dir, const char *name) {
-    static char buf[8][1024];
-    static int turn;
-    char *p = buf[turn++ & 7];
-    snprintf(p, sizeof buf[0], "%s/%s", dir, name);
+    static mx_arena names; // kept to the end
+    const char *p = mx_path_join(&names, dir, name);
+    CHECK(p);
     return p;
 }
 
