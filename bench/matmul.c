@@ -33,7 +33,8 @@ static const format formats[] = {
     {"nvfp4", MX_QUANT_NVFP4, 4, 16, MX_BF16},
 };
 
-static clockid_t clock_id = CLOCK_MONOTONIC; // one thread: its processor time, which others on the machine disturb less
+static clockid_t clock_id =
+    CLOCK_MONOTONIC; // one thread: its processor time, which others on the machine disturb less
 
 static double now(void) {
     struct timespec t;
@@ -91,8 +92,14 @@ static uint32_t rand32(void) {
     return (uint32_t)(rng >> 32);
 }
 
-static void run_case(mx_cpu_dev *d, const format *f, int n_in, int n_out, int n, size_t cache, double seconds, double bw) {
-    mx_qmat w = {.kind = f->kind, .bits = f->bits, .group = f->group, .type = f->type, .n_stack = 1, .n_out = n_out,
+static void run_case(mx_cpu_dev *d, const format *f, int n_in, int n_out, int n, size_t cache, double seconds,
+                     double bw) {
+    mx_qmat w = {.kind = f->kind,
+                 .bits = f->bits,
+                 .group = f->group,
+                 .type = f->type,
+                 .n_stack = 1,
+                 .n_out = n_out,
                  .n_in = n_in};
     size_t size = mx_qmat_bytes(&w), codes = mx_qmat_row_bytes(&w) * (size_t)n_out;
     size_t scales = f->group ? (size_t)n_out * (size_t)(n_in / f->group) * mx_qmat_scale_size(&w) : 0;
@@ -103,8 +110,9 @@ static void run_case(mx_cpu_dev *d, const format *f, int n_in, int n_out, int n,
     for (size_t i = 0; i < codes; i += 4) {
         uint32_t v = rand32();
         if (f->kind == MX_QUANT_NONE) { // 1.0 to 2.0 with random bits behind
-            v = f->type == MX_F32 ? 0x3F800000u | v >> 12 : f->type == MX_F16 ? 0x3C003C00u | (v & 0x00FF00FF)
-                                                                            : 0x3F803F80u | (v & 0x003F003F);
+            v = f->type == MX_F32   ? 0x3F800000u | v >> 12
+                : f->type == MX_F16 ? 0x3C003C00u | (v & 0x00FF00FF)
+                                    : 0x3F803F80u | (v & 0x003F003F);
         } else if (f->kind == MX_QUANT_MXFP8) {
             v &= 0xBFBFBFBFu;
         }
@@ -128,8 +136,9 @@ static void run_case(mx_cpu_dev *d, const format *f, int n_in, int n_out, int n,
         if (t < best) best = t;
     }
     double rate = (double)size / best, macs = (double)n * n_in * n_out / best;
-    printf("%-10s %5d x %-6d n %-4d %-7s %10.1f us %7.1f GB/s %5.0f %% of read %8.1f GMAC/s\n", f->name, n_in, n_out, n,
-           d->exact ? "exact" : mx_isa_name(d->isa), best * 1e6, rate / 1e9, 100 * rate / bw, macs / 1e9);
+    printf("%-10s %5d x %-6d n %-4d %-7s %10.1f us %7.1f GB/s %5.0f %% of read %8.1f GMAC/s\n", f->name, n_in,
+           n_out, n, d->exact ? "exact" : mx_isa_name(d->isa), best * 1e6, rate / 1e9, 100 * rate / bw,
+           macs / 1e9);
     fflush(stdout);
     free(x), free(y);
     munmap(mem, copies * step);
@@ -139,9 +148,7 @@ int main(int argc, char **argv) {
     int threads = argc > 1 ? atoi(argv[1]) : 0;
     const char *isas = argc > 2 && strcmp(argv[2], "all") ? argv[2] : NULL, *filter = argc > 3 ? argv[3] : "";
     double seconds = argc > 4 ? atof(argv[4]) : 0.2;
-    static const struct {
-        int n_in, n_out;
-    } shapes[] = {{576, 1536}, {2048, 6144}};
+    static const struct { int n_in, n_out; } shapes[] = {{576, 1536}, {2048, 6144}};
     static const int rows[] = {1, 4, 8, 16, 128, 512};
     long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
     size_t cache = l3 > 0 ? (size_t)l3 : (size_t)64 << 20;
@@ -153,11 +160,15 @@ int main(int argc, char **argv) {
     }
     if (mx_pool_size(pool) == 1) clock_id = CLOCK_THREAD_CPUTIME_ID;
     double bw = read_bandwidth(pool, (size_t)1 << 29);
-    printf("%d threads, last-level cache %zu MiB, plain reads %.1f GB/s\n", mx_pool_size(pool), cache >> 20, bw / 1e9);
+    printf("%d threads, last-level cache %zu MiB, plain reads %.1f GB/s\n", mx_pool_size(pool), cache >> 20,
+           bw / 1e9);
     for (int isa = 1; isa <= (int)mx_isa_best() + 1; isa++) {
         bool exact = isa > (int)mx_isa_best(); // the last round: exact, at the best level
         if (isas && !strstr(isas, exact ? "exact" : mx_isa_name((mx_isa)isa))) continue;
-        mx_cpu_dev d = {.pool = pool, .n_worker = mx_pool_size(pool), .isa = exact ? mx_isa_best() : (mx_isa)isa, .exact = exact};
+        mx_cpu_dev d = {.pool = pool,
+                        .n_worker = mx_pool_size(pool),
+                        .isa = exact ? mx_isa_best() : (mx_isa)isa,
+                        .exact = exact};
         mx_cpu_matmul_init(&d);
         for (size_t i = 0; i < countof(formats); i++) {
             if (*filter && !strstr(formats[i].name, filter)) continue;

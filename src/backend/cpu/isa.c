@@ -31,7 +31,9 @@ static void detect(void) {
     missing = "the processor has no AVX2 with FMA, F16C and BMI2";
     if (!__get_cpuid(1, &a, &b1, &c1, &d) || !__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) return;
     if (a7 >= 1 && !__get_cpuid_count(7, 1, &a71, &b71, &c71, &d71)) a71 = 0;
-    if (!bits_set(c1, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C) || !bits_set(b7, bit_AVX2 | bit_BMI | bit_BMI2)) return;
+    if (!bits_set(c1, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C) ||
+        !bits_set(b7, bit_AVX2 | bit_BMI | bit_BMI2))
+        return;
     uint64_t os = xcr0(); // what the operating system saves on a switch
     if (!bits_set(os, 0x6)) return;
     best = MX_ISA_AVX2;

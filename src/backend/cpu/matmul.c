@@ -6,6 +6,7 @@
  * outs of all products are worked off as units in one parallel region. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/matmul_impl.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,12 +33,31 @@ void mx_cpu_buf_free(mx_cpu_buf *b) {
     *b = (mx_cpu_buf){0};
 }
 
+#if defined(__x86_64__)
+static mx_cpu_matmul_kernels with_bf16, with_amx; // those of vnni, and the b16 way
+static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
+
+static void add_b16(mx_cpu_matmul_kernels *to, const mx_cpu_matmul_kernels *b16) {
+    *to = mx_mm_vnni;
+    to->run[MX_MM_B16] = b16->run[MX_MM_B16];
+    to->panel[MX_MM_B16] = b16->panel[MX_MM_B16];
+    to->tile[MX_MM_B16] = b16->tile[MX_MM_B16];
+    to->prepare[MX_MM_B16] = b16->prepare[MX_MM_B16];
+}
+
+static void make_tables(void) {
+    add_b16(&with_bf16, &mx_mm_bf16);
+    add_b16(&with_amx, &mx_mm_amx);
+}
+#endif
+
 void mx_cpu_matmul_init(mx_cpu_dev *d) {
     d->mm = &mx_mm_scalar;
 #if defined(__x86_64__)
-    if (d->isa >= MX_ISA_AVX2) d->mm = &mx_mm_avx2;
-    if (d->isa >= MX_ISA_AVX512) d->mm = &mx_mm_avx512;
-    if (d->isa >= MX_ISA_VNNI) d->mm = &mx_mm_vnni;
+    static const mx_cpu_matmul_kernels *const levels[MX_ISA_COUNT] = {
+        &mx_mm_scalar, &mx_mm_avx2, &mx_mm_avx512, &mx_mm_vnni, &with_bf16, &with_amx};
+    pthread_once(&tables_once, make_tables);
+    d->mm = levels[d->isa];
 #endif
 }
 
@@ -80,6 +100,8 @@ static mx_mm_way choose_way(const mx_cpu_dev *d, const mx_qmat *w, int n) {
          affine = w->kind == MX_QUANT_AFFINE;
     // f16 and f32 weights, or scales, carry more than bf16 holds
     bool fits_b16 = !(dense || affine) || w->type == MX_BF16;
+    // without tiles, bf16 products are no faster than those of 16-bit integers, which keep more
+    if (d->isa == MX_ISA_BF16) fits_b16 = e8 || (dense && w->type == MX_BF16);
     if (k->run[MX_MM_B16] && fits_b16 && n >= B16_ROWS) return MX_MM_B16;
     if (dense || e8 || !k->run[MX_MM_I16V]) return MX_MM_F32;
     return n <= V_ROWS ? MX_MM_I16V : MX_MM_I16G;
@@ -87,7 +109,8 @@ static mx_mm_way choose_way(const mx_cpu_dev *d, const mx_qmat *w, int n) {
 
 /* Codes in a 16-bit lane: see "pairs" in matmul_impl.h. */
 static int lane_codes(const mx_qmat *w) {
-    bool words = w->kind != MX_QUANT_NONE && (w->bits == 2 || w->bits == 4 || w->bits == 8);
+    bool words = w->kind != MX_QUANT_NONE && w->kind != MX_QUANT_MXFP8 &&
+                 (w->bits == 2 || w->bits == 4 || w->bits == 8);
     return words ? 16 / w->bits : 1;
 }
 
@@ -100,7 +123,8 @@ static int find_form(plan *p, int since, mx_mm_way way, const mx_qmat *w, const 
     }
     x.k_pad = (w->n_in + MX_MM_STEP - 1) / MX_MM_STEP * MX_MM_STEP;
     x.fold = way == MX_MM_I16G && x.group > 64 ? 64 : x.group;
-    if (x.fold) x.f_pad = (w->n_in / x.fold + 2 * MX_MM_LANES - 1) / MX_MM_LANES * MX_MM_LANES; // a vector more
+    if (x.fold)
+        x.f_pad = (w->n_in / x.fold + 2 * MX_MM_LANES - 1) / MX_MM_LANES * MX_MM_LANES; // a vector more
     p->forms[p->n_form] = (form){.x = x, .way = way, .rows = *rows, .n = n};
     return p->n_form++;
 }

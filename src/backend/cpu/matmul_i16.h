@@ -116,8 +116,8 @@ static v_work v_cut(void *memory, int n_group, int k, int f_pad) {
 
 /* The part of the sum that needs no codes, bias times sum of x; and the products of the scales. Not inlined: gcc 12 would
  * then keep the sums of v_block in memory. */
-static __attribute__((noinline)) vf v_start(float *product, const float *scales, const float *biases, const float *s,
-                                            const float *sum, int n) {
+static __attribute__((noinline)) vf v_start(float *product, const float *scales, const float *biases,
+                                            const float *s, const float *sum, int n) {
     vf acc = vf_zero();
     int f = 0;
     for (; f < n; f += VL) vf_store(product + f, vf_mul(vf_load(scales + f), vf_load(s + f)));
@@ -130,8 +130,9 @@ static __attribute__((noinline)) vf v_start(float *product, const float *scales,
 /* nw rows of weights from `out` on with nx rows of x from r on; scales and biases are those of row `out`. A word of codes never
  * spans two folds, so a 32-bit lane has one scale: that of the whole step if `whole`, else lane l has number lane[l], counted from
  * the step's first fold. */
-INLINE void v_block(const mx_mm_task *t, const v_work *work, const float *scales, const float *biases, const int bits,
-                    const bool e2m1, const bool whole, const int nw, const int nx, int out, int r) {
+INLINE void v_block(const mx_mm_task *t, const v_work *work, const float *scales, const float *biases,
+                    const int bits, const bool e2m1, const bool whole, const int nw, const int nx, int out,
+                    int r) {
     const int nv = step_nv(bits), sv = step_values(bits), sb = step_bytes(bits);
     const mx_mm_x *px = t->px;
     const mx_qmat *m = &t->w;
@@ -192,17 +193,18 @@ INLINE void v_block(const mx_mm_task *t, const v_work *work, const float *scales
 }
 
 /* Each in a function of its own: one function with all of them takes a compiler minutes. */
-typedef void v_block_fn(const mx_mm_task *t, const v_work *work, const float *scales, const float *biases, int out, int r);
-#define V_BLOCK(name, bits, e2m1, whole, nw, nx)                                                                       \
-    static __attribute__((noinline)) void name(const mx_mm_task *t, const v_work *work, const float *scales,           \
-                                               const float *biases, int out, int r) {                                  \
-        v_block(t, work, scales, biases, bits, e2m1, whole, nw, nx, out, r);                                           \
+typedef void v_block_fn(const mx_mm_task *t, const v_work *work, const float *scales, const float *biases,
+                        int out, int r);
+#define V_BLOCK(name, bits, e2m1, whole, nw, nx)                                                             \
+    static __attribute__((noinline)) void name(const mx_mm_task *t, const v_work *work, const float *scales, \
+                                               const float *biases, int out, int r) {                        \
+        v_block(t, work, scales, biases, bits, e2m1, whole, nw, nx, out, r);                                 \
     }
-#define V_BLOCKS(name, bits, e2m1, whole)                                                                              \
-    V_BLOCK(name##_2x1, bits, e2m1, whole, 2, 1)                                                                       \
-    V_BLOCK(name##_1x1, bits, e2m1, whole, 1, 1)                                                                       \
-    V_BLOCK(name##_1x2, bits, e2m1, whole, 1, 2)                                                                       \
-    V_BLOCK(name##_1x4, bits, e2m1, whole, 1, 4)                                                                       \
+#define V_BLOCKS(name, bits, e2m1, whole)                                                                    \
+    V_BLOCK(name##_2x1, bits, e2m1, whole, 2, 1)                                                             \
+    V_BLOCK(name##_1x1, bits, e2m1, whole, 1, 1)                                                             \
+    V_BLOCK(name##_1x2, bits, e2m1, whole, 1, 2)                                                             \
+    V_BLOCK(name##_1x4, bits, e2m1, whole, 1, 4)                                                             \
     static v_block_fn *const name[4] = {name##_2x1, name##_1x1, name##_1x2, name##_1x4};
 V_BLOCKS(v_b2, 2, false, false)
 V_BLOCKS(v_b3, 3, false, true)
@@ -268,7 +270,7 @@ typedef struct {
 
 /* Columns [k0, k0 + kn) of outs [out, out + n_out) into the panel. Outs that are not there get codes and scales of 0. */
 INLINE void g_pack_kind(g_work *work, const mx_mm_task *t, int out, int n_out, int k0, int kn, int fold,
-                   const int bits, const bool e2m1) {
+                        const int bits, const bool e2m1) {
     const mx_qmat *w = &t->w;
     const int nv = step_nv(bits), sv = step_values(bits), sb = step_bytes(bits), group = w->group;
     const size_t row_bytes = code_row_bytes(w), size = w->type == MX_F32 ? 4 : 2;
@@ -317,10 +319,10 @@ INLINE void g_pack_kind(g_work *work, const mx_mm_task *t, int out, int n_out, i
     }
 }
 
-#define G_PACK(name, bits, e2m1)                                                                                       \
-    static __attribute__((noinline)) void name(g_work *work, const mx_mm_task *t, int out, int n_out, int k0, int kn,  \
-                                               int fold) {                                                             \
-        g_pack_kind(work, t, out, n_out, k0, kn, fold, bits, e2m1);                                                    \
+#define G_PACK(name, bits, e2m1)                                                                             \
+    static __attribute__((noinline)) void name(g_work *work, const mx_mm_task *t, int out, int n_out,        \
+                                               int k0, int kn, int fold) {                                   \
+        g_pack_kind(work, t, out, n_out, k0, kn, fold, bits, e2m1);                                          \
     }
 G_PACK(g_pack2, 2, false)
 G_PACK(g_pack3, 3, false)

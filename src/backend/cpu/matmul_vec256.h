@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define MX_MM_VB 32 // bytes of a vector
+#define MX_MM_VB 32              // bytes of a vector
 enum { VL = 8, XR = 3, MR = 6 }; // 3 x 4 and 6 x 2 sums: 12 of 16 registers
 typedef __m256 vf;
 typedef __m256i vi;
@@ -67,15 +67,15 @@ OP vi vi_bcast32(const void *p) { return _mm256_castps_si256(_mm256_broadcast_ss
 OP vi vi_dot16_first(vi a, vi b) { return _mm256_madd_epi16(a, b); }
 OP vi vi_dot16(vi c, vi a, vi b) { return _mm256_add_epi32(c, _mm256_madd_epi16(a, b)); }
 /* The same for sums that must stay in registers: gcc 12 otherwise keeps two copies of each and spills. */
-#define vi_dot16_keep(c, a, b)                                                                                        \
-    do {                                                                                                               \
-        (c) = _mm256_add_epi32(c, _mm256_madd_epi16(a, b));                                                            \
-        __asm__("" : "+x"(c));                                                                                         \
+#define vi_dot16_keep(c, a, b)                                                                               \
+    do {                                                                                                     \
+        (c) = _mm256_add_epi32(c, _mm256_madd_epi16(a, b));                                                  \
+        __asm__("" : "+x"(c));                                                                               \
     } while (0)
-#define vf_fma_keep(c, a, b)                                                                                           \
-    do {                                                                                                               \
-        (c) = _mm256_fmadd_ps(a, b, c);                                                                                \
-        __asm__("" : "+x"(c));                                                                                         \
+#define vf_fma_keep(c, a, b)                                                                                 \
+    do {                                                                                                     \
+        (c) = _mm256_fmadd_ps(a, b, c);                                                                      \
+        __asm__("" : "+x"(c));                                                                               \
     } while (0)
 OP vi vi_i16(vi v, int half) { // 8 of the 16-bit lanes, signed
     return _mm256_cvtepi16_epi32(half ? _mm256_extracti128_si256(v, 1) : _mm256_castsi256_si128(v));

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define MX_MM_VB 64 // bytes of a vector
+#define MX_MM_VB 64                // bytes of a vector
 enum { VL = 16, XR = 6, MR = 12 }; // 6 x 4 and 12 x 2 sums: 24 of 32 registers
 typedef __m512 vf;
 typedef __m512i vi;
@@ -74,15 +74,15 @@ OP vi vi_dot16(vi c, vi a, vi b) { return _mm512_dpwssd_epi32(c, a, b); }
 OP vi vi_dot16(vi c, vi a, vi b) { return _mm512_add_epi32(c, _mm512_madd_epi16(a, b)); }
 #endif
 /* For sums that must stay in registers: gcc 12 otherwise keeps two copies of each and spills. */
-#define vi_dot16_keep(c, a, b)                                                                                         \
-    do {                                                                                                               \
-        (c) = vi_dot16(c, a, b);                                                                                       \
-        __asm__("" : "+v"(c));                                                                                         \
+#define vi_dot16_keep(c, a, b)                                                                               \
+    do {                                                                                                     \
+        (c) = vi_dot16(c, a, b);                                                                             \
+        __asm__("" : "+v"(c));                                                                               \
     } while (0)
-#define vf_fma_keep(c, a, b)                                                                                           \
-    do {                                                                                                               \
-        (c) = _mm512_fmadd_ps(a, b, c);                                                                                \
-        __asm__("" : "+v"(c));                                                                                         \
+#define vf_fma_keep(c, a, b)                                                                                 \
+    do {                                                                                                     \
+        (c) = _mm512_fmadd_ps(a, b, c);                                                                      \
+        __asm__("" : "+v"(c));                                                                               \
     } while (0)
 OP vi vi_i16(vi v, int half) { // 16 of the 16-bit lanes, signed
     return _mm512_cvtepi16_epi32(half ? _mm512_extracti64x4_epi64(v, 1) : _mm512_castsi512_si256(v));
@@ -110,7 +110,8 @@ OP void vi_transpose(vi *v) { // 16 x 16 words: in pairs, in fours, then the 128
         b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
     }
     for (int c = 0; c < 4; c++) {
-        __m512i even0 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88), odd0 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xDD);
+        __m512i even0 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88),
+                odd0 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xDD);
         __m512i even1 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
         __m512i odd1 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xDD);
         v[c] = _mm512_shuffle_i32x4(even0, even1, 0x88);
