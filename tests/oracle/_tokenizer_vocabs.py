@@ -8,6 +8,7 @@ import importlib.util
 import json
 import re
 import shutil
+import struct
 from pathlib import Path
 
 
@@ -131,7 +132,7 @@ def tekken(folder):
     text = dict(re.findall(r'^    (\w+) = "(.*)"$', code["base"].split("class SpecialTokens", 1)[1], re.M))
     special = [text[name] for name in re.findall(r"token_str=SpecialTokens\.(\w+)", code["tekken"])]
     special += [f"<SPECIAL_{i}>" for i in range(len(special), first)]
-    vocab = {spell(t): r + first for t, r in ranks.items()}
+    vocab = {s: i for i, s in enumerate(special)} | {spell(t): r + first for t, r in ranks.items()}
     raw = Path(folder) / "raw"
     raw.mkdir()
     shutil.copy(path, raw / "tekken.json")
@@ -159,4 +160,54 @@ def smollm2(folder):
     return write(folder, document(vocab, merges, pre, added)), None, [t for t, _ in added]
 
 
-VOCABS = {"qwen": qwen, "llama 3": llama3, "llama 4": llama4, "mistral tekken": tekken, "smollm2": smollm2}
+def protobuf(data):
+    """The fields of a message: (number, value), bytes for strings and messages, four bytes for floats."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        key = varint()
+        if key & 7 == 0:
+            yield key >> 3, varint()
+        else:
+            n = {1: 8, 5: 4}.get(key & 7) or varint()
+            yield key >> 3, data[at:at + n]
+            at += n
+
+
+def mistral_v3(folder):
+    """A SentencePiece model of BPE with byte fallback, the kind of Llama 2 and Gemma."""
+    path = package_file("mistral_common", "data", "mistral_instruct_tokenizer_240323.model.v3")
+    pieces = [dict(protobuf(value)) for number, value in protobuf(path.read_bytes()) if number == 1]
+    names = [p[1].decode() for p in pieces]
+    kinds = [p.get(3, 1) for p in pieces]  # 1 normal, 2 unknown, 3 control, 4 user defined, 6 byte
+    score = {n: struct.unpack("<f", p[2])[0] if 2 in p else 0.0 for n, p in zip(names, pieces)}
+    vocab = {n: i for i, n in enumerate(names)}
+    merges = []
+    for name in vocab:
+        cuts = [(name[:i], name[i:], score[name]) for i in range(1, len(name)) if name[:i] in vocab and name[i:] in vocab]
+        merges += sorted(cuts, key=lambda c: (vocab[c[0]], vocab[c[1]]))
+    merges = sorted(merges, key=lambda m: (m[2], len(m[0]), len(m[1])), reverse=True)
+    added = [(n, i) for i, n in enumerate(names) if kinds[i] in (2, 3, 4)]
+    doc = document(vocab, [list(m[:2]) for m in merges], None, added)
+    doc["model"] |= {"unk_token": names[0], "fuse_unk": True, "byte_fallback": True}
+    doc["normalizer"] = {"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}
+    doc["decoder"] = {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    return write(folder, doc), None, [n for n, _ in added][:20]
+
+
+VOCABS = {"qwen": qwen, "llama 3": llama3, "llama 4": llama4, "mistral tekken": tekken, "smollm2": smollm2,
+          "mistral v3": mistral_v3}
