@@ -147,6 +147,38 @@ static void delta(mx_dev *dev, int n) {
     free(q), free(out), free(g), free(state), free(pos);
 }
 
+static void append(mx_dev *dev, int n) {
+    enum { NH = 9, NK = 3, HD = 64, BLOCK = 64 };
+    mx_err err;
+    float *q = numbers((size_t)n * NH * HD), *k = numbers((size_t)n * NK * HD), *cs = numbers((size_t)n * HD);
+    float *pool = numbers((size_t)(n + BLOCK) * NK * HD * 2);
+    int32_t *pos = need(malloc((size_t)n * sizeof *pos)), *zero = need(calloc((size_t)n, sizeof *zero));
+    int32_t table[64], start[2] = {0, n};
+    for (int i = 0; i < n; i++) pos[i] = i;
+    for (int i = 0; i < 64; i++) table[i] = i;
+    mx_batch b = {
+        .n_tok = n, .n_seq = 1, .block_stride = 64, .block = BLOCK, .max_kv_len = n, .max_q_len = n};
+    b.pos = pos, b.seq = zero, b.seq_start = start, b.kv_len = start + 1, b.blocks[0] = table;
+    mx_rope_append a = {.n_head = NH, .n_kv = NK, .hd = HD, .n_rot = HD, .cos_sin = cs};
+    a.kv = (mx_kv){MX_BF16, NK, HD, 0, pool, pool + (size_t)(n + BLOCK) * NK * HD};
+    a.q = (mx_mat){MX_F32, n, NH * HD, NH * HD, q};
+    a.k = a.v = (mx_mat){MX_F32, n, NK * HD, NK * HD, k};
+    double best[2] = {1e9, 1e9};
+    for (int i = 0; i < 100; i++) {
+        double t = now();
+        if (mx_op_rope_append(dev, &a, &b, &err) != MX_OK) exit((fprintf(stderr, "%s\n", err.msg), 1));
+        double u = now();
+        if (mx_op_rope_table(dev, cs, pool, HD, 1, &b, &err) != MX_OK)
+            exit((fprintf(stderr, "%s\n", err.msg), 1));
+        double v = now();
+        best[0] = u - t < best[0] ? u - t : best[0];
+        best[1] = v - u < best[1] ? v - u : best[1];
+    }
+    printf("%3d tokens, 9 + 3 + 3 heads of 64: rope_append %.2f us, rope_table %.2f us\n", n, best[0] * 1e6,
+           best[1] * 1e6);
+    free(q), free(k), free(cs), free(pool), free(pos), free(zero);
+}
+
 int main(int argc, char **argv) {
     mx_dev *dev;
     mx_pool *pool;
@@ -166,6 +198,8 @@ int main(int argc, char **argv) {
         attention(dev, pool, (shape){9, 3, 64, lengths[i], lengths[i] < 4096 ? 512 : 128});
         attention(dev, pool, (shape){16, 8, 128, lengths[i], lengths[i] < 4096 ? 512 : 128});
     }
+    append(dev, 1);
+    append(dev, 512);
     delta(dev, 1);
     delta(dev, 256);
     for (int n = 1; n <= 512; n *= 512)

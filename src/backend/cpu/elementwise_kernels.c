@@ -24,8 +24,17 @@ VEC void put(mx_row y, int i, int n, vf v) {
 }
 VEC mx_row f32_row(const float *p) { return (mx_row){(void *)(uintptr_t)p, MX_F32}; }
 
+VEC void copy_of_types(void *y, mx_dtype yt, void *x, mx_dtype xt, float scale, int n) {
+    for (int i = 0; i < n; i += VL) put((mx_row){y, yt}, i, n, get((mx_row){x, xt}, i, n) * scale);
+}
+
 static void copy(mx_row y, mx_row x, float scale, int n) {
-    for (int i = 0; i < n; i += VL) put(y, i, n, get(x, i, n) * scale);
+    if (x.t == MX_F32 && y.t == MX_F32) // a loop each for those that every token takes, without branches
+        copy_of_types(y.p, MX_F32, x.p, MX_F32, scale, n);
+    else if (x.t == MX_F32 && y.t == MX_BF16)
+        copy_of_types(y.p, MX_BF16, x.p, MX_F32, scale, n);
+    else
+        copy_of_types(y.p, y.t, x.p, x.t, scale, n);
 }
 
 /* A sum of squares goes lane by lane into two vectors in turn, then over lanes. */

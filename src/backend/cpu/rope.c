@@ -36,15 +36,18 @@ mx_status mx_cpu_rope_table(mx_dev *dev, float *cos_sin, const float *inv_freq, 
     return MX_OK;
 }
 
-/* Head at x in place: to f32, norm, rotation, to `out` (which may be x itself). */
+/* The head at x to f32, norm, rotation, and to `out`, which may be x. f32 is worked on where it lies. */
 static void turn_head(const rope_job *j, mx_row out, mx_row x, const float *w, const float *cs) {
     const mx_rope_append *a = j->a;
-    float head[MX_MAX_HEAD_DIM];
-    const mx_row h = {head, MX_F32};
-    j->k->copy(h, x, 1, a->hd);
-    if (w) j->k->norm(h, head, (mx_row){0}, w, a->eps, a->hd);
-    if (a->n_rot) j->k->rotate(head, cs, a->n_rot, a->interleaved);
-    j->k->copy(out, h, 1, a->hd);
+    float room[MX_MAX_HEAD_DIM];
+    mx_row h = x;
+    if (x.t != MX_F32) {
+        h = (mx_row){room, MX_F32};
+        j->k->copy(h, x, 1, a->hd);
+    }
+    if (w) j->k->norm(h, h.p, (mx_row){0}, w, a->eps, a->hd);
+    if (a->n_rot) j->k->rotate(h.p, cs, a->n_rot, a->interleaved);
+    if (out.p != h.p) j->k->copy(out, h, 1, a->hd);
 }
 
 static void append_token(void *arg, int i, int worker) {
