@@ -14,21 +14,30 @@ typedef struct {
     int index;
 } worker;
 
+/* One word tells a loop's state: which round it is, whether workers may still join, and how many are in it. A worker that comes
+ * late, because another program has its core, finds the round closed and misses it: nobody waits for it. */
+enum { OPEN = 1 << 15, ACTIVE = OPEN - 1, ROUND_SHIFT = 16 };
+
 struct mx_pool {
     int n_worker;
     worker *workers; // [n_worker - 1]: the caller is worker 0
-    // One loop. Written by the caller before it raises `round`, read by workers after they see that.
+    // One loop. Written by the caller before it opens the round, read by workers that have joined it.
     void (*fn)(void *, int, int);
     void *arg;
     int n, grain;
-    _Alignas(64) atomic_int next;    // first index that nobody has taken
-    _Alignas(64) atomic_uint round;  // rises with each loop, and once more to stop
-    _Alignas(64) atomic_int working; // workers that have not finished this round
+    _Alignas(64) atomic_int next; // first index that nobody has taken
+    _Alignas(64) atomic_ullong state;
     atomic_bool stop;
+    _Alignas(64) atomic_int sleeping;
     pthread_mutex_t lock; // for sleeping only
     pthread_cond_t wake;
-    int sleeping;
 };
+
+static void pause_cpu(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
 
 static void take_chunks(mx_pool *p, int index) {
     for (;;) {
@@ -39,36 +48,48 @@ static void take_chunks(mx_pool *p, int index) {
     }
 }
 
-static void wait_for_round(mx_pool *p, unsigned seen) {
+static unsigned long long round_of(mx_pool *p) { return atomic_load(&p->state) >> ROUND_SHIFT; }
+
+static void wait_for_round(mx_pool *p, unsigned long long seen) {
     for (int i = 0; i < SPIN; i++) {
-        if (atomic_load_explicit(&p->round, memory_order_acquire) != seen) return;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
+        if (round_of(p) != seen) return;
+        pause_cpu();
     }
     pthread_mutex_lock(&p->lock);
-    p->sleeping++;
-    while (atomic_load_explicit(&p->round, memory_order_acquire) == seen)
-        pthread_cond_wait(&p->wake, &p->lock);
-    p->sleeping--;
+    atomic_fetch_add(&p->sleeping,
+                     1); // before looking at the round: the caller opens a round, then looks here
+    while (round_of(p) == seen) pthread_cond_wait(&p->wake, &p->lock);
+    atomic_fetch_sub(&p->sleeping, 1);
     pthread_mutex_unlock(&p->lock);
+}
+
+/* Enter the round that is open now; false if it has been closed. */
+static bool join(mx_pool *p, unsigned long long *round) {
+    unsigned long long s = atomic_load(&p->state);
+    do {
+        *round = s >> ROUND_SHIFT;
+        if (!(s & OPEN)) return false;
+    } while (!atomic_compare_exchange_weak(&p->state, &s, s + 1));
+    return true;
 }
 
 static void *worker_main(void *arg) {
     worker *w = arg;
     mx_pool *p = w->pool;
-    for (unsigned seen = 0;; seen++) {
+    for (unsigned long long seen = 0;;) {
         wait_for_round(p, seen);
         if (atomic_load(&p->stop)) return NULL;
+        if (!join(p, &seen)) continue;
         take_chunks(p, w->index);
-        atomic_fetch_sub_explicit(&p->working, 1, memory_order_release);
+        atomic_fetch_sub_explicit(&p->state, 1, memory_order_release);
     }
 }
 
-static void next_round(mx_pool *p) {
-    pthread_mutex_lock(&p->lock); // a worker on its way to sleep holds the lock while it looks at round
-    atomic_fetch_add_explicit(&p->round, 1, memory_order_release);
-    if (p->sleeping) pthread_cond_broadcast(&p->wake);
+static void open_round(mx_pool *p) {
+    atomic_store(&p->state, (round_of(p) + 1) << ROUND_SHIFT | OPEN);
+    if (atomic_load(&p->sleeping) == 0) return;
+    pthread_mutex_lock(&p->lock);
+    pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -83,13 +104,11 @@ void mx_pool_run(mx_pool *p, void (*fn)(void *, int, int), void *arg, int n, int
     p->n = n;
     p->grain = grain;
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->working, p->n_worker - 1, memory_order_relaxed);
-    next_round(p);
+    open_round(p);
     take_chunks(p, 0);
-    for (int spins = 0; atomic_load_explicit(&p->working, memory_order_acquire) > 0; spins++) {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
+    atomic_fetch_and(&p->state, ~(unsigned long long)OPEN);
+    for (int spins = 0; atomic_load_explicit(&p->state, memory_order_acquire) & ACTIVE; spins++) {
+        pause_cpu();
         if (spins > SPIN) sched_yield(); // more workers than cores: let the last one run
     }
 }
@@ -125,7 +144,7 @@ mx_status mx_pool_new(mx_pool **out, int n_thread, mx_err *err) {
 void mx_pool_free(mx_pool *p) {
     if (!p) return;
     atomic_store(&p->stop, true);
-    next_round(p);
+    open_round(p);
     for (int i = 1; i < p->n_worker; i++) pthread_join(p->workers[i - 1].thread, NULL);
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->lock);
