@@ -1,8 +1,9 @@
-/* ops.c - how fast attention and the small ops run: the fraction of memory speed (decode) and of arithmetic (prefill).
+/* ops.c - how fast attention and the small ops run: the fraction of memory speed (decode) and of arithmetic
+ * (prefill).
  *
- * bench-ops [THREADS [ISA]]. Decode reads keys and values once, so its yardstick is a plain read of as many bytes by as
- * many threads; prefill does 4 operations for each (query, key, value of the head), and its yardstick is a loop of
- * independent multiply-adds in registers. Each figure is the fastest of a few runs. */
+ * bench-ops [THREADS [ISA]]. Decode reads keys and values once, so its yardstick is a plain read of as many
+ * bytes by as many threads; prefill does 4 operations for each (query, key, value of the head), and its
+ * yardstick is a loop of independent multiply-adds in registers. Each figure is the fastest of a few runs. */
 #include "backend/ops.h"
 #include "base/threads.h"
 #include <math.h>

@@ -1,4 +1,5 @@
-/* ops.c - the checks in front of a backend: one function per op, each as long as what its backend relies on. */
+/* ops.c - the checks in front of a backend: one function per op, each as long as what its backend relies on.
+ * */
 #include "backend/ops.h"
 #include <math.h>
 #include <stdio.h>

@@ -1,9 +1,10 @@
 /* ops.h - the operations of a device, checked: what models call.
  *
- * Each function takes the arguments of the table's entry of the same name (backend.h says what it computes), checks
- * what the host can know of them (pointers, shapes, types, ranges of numbers; not the contents of device memory), and
- * calls the backend. MX_EINVAL with a sentence that names the op and the shapes, before anything is queued;
- * MX_UNSUPPORTED if the backend lacks the op. A batch of no rows is a success that does nothing. */
+ * Each function takes the arguments of the table's entry of the same name (backend.h says what it computes),
+ * checks what the host can know of them (pointers, shapes, types, ranges of numbers; not the contents of
+ * device memory), and calls the backend. MX_EINVAL with a sentence that names the op and the shapes, before
+ * anything is queued; MX_UNSUPPORTED if the backend lacks the op. A batch of no rows is a success that does
+ * nothing. */
 #ifndef MX_BACKEND_OPS_H
 #define MX_BACKEND_OPS_H
 #include "backend/backend.h"

@@ -18,7 +18,8 @@ static inline mx_dev *open_level(const char *isa, int threads) {
     return dev;
 }
 
-/* One test for each level: LEVEL_TESTS(name) makes scalar_name, avx2_name and avx512_name of static void name(dev). */
+/* One test for each level: LEVEL_TESTS(name) makes scalar_name, avx2_name and avx512_name of static void
+ * name(dev). */
 #define LEVEL_TESTS(name)                                                                                    \
     TEST(scalar_##name)                                                                                      \
     { at_level(levels[0], name); }                                                                           \
@@ -37,7 +38,8 @@ static inline void *need(void *p) {
     return p;
 }
 
-/* A matrix of rows `gap` values wider than their columns, filled with normal numbers; the gaps hold 77. Free p. */
+/* A matrix of rows `gap` values wider than their columns, filled with normal numbers; the gaps hold 77. Free
+ * p. */
 static inline mx_mat random_mat(mx_dtype t, int rows, int cols, int gap, double scale, uint64_t *seed) {
     mx_mat m = {.type = t, .rows = rows, .cols = cols, .ld = cols + gap};
     size_t n = (size_t)rows * (size_t)m.ld;

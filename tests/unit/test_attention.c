@@ -1,5 +1,5 @@
-/* test_attention.c - attention and the append to the paged cache, against a double-precision reference, and bit for bit
- * against itself with the work cut differently. */
+/* test_attention.c - attention and the append to the paged cache, against a double-precision reference, and
+ * bit for bit against itself with the work cut differently. */
 #include "ops_util.h"
 
 typedef struct {
@@ -9,8 +9,9 @@ typedef struct {
     mx_dtype kv_type;
 } layer;
 
-/* Some sequences with their whole keys, values and queries made in advance, and a cache that is filled step by step. Cells
- * that nothing was written to hold NaN, and blocks behind the window go back: -1 in the table, NaN in the cells. */
+/* Some sequences with their whole keys, values and queries made in advance, and a cache that is filled step
+ * by step. Cells that nothing was written to hold NaN, and blocks behind the window go back: -1 in the table,
+ * NaN in the cells. */
 enum { MAX_SEQ = 4 };
 typedef struct {
     layer l;
@@ -254,7 +255,8 @@ static void window_in_odd_chunks(mx_dev *dev) {
 }
 LEVEL_TESTS(window_in_odd_chunks)
 
-/* KVC-03 at this level: sequences of 3, 17, 60 and 300 tokens, prefilled and decoded together, as each alone. */
+/* KVC-03 at this level: sequences of 3, 17, 60 and 300 tokens, prefilled and decoded together, as each alone.
+ * */
 static void neighbours_do_not_matter(mx_dev *dev) {
     static const int plan[][MAX_SEQ] = {{2, 10, 1, 200}, {1, 0, 40, 80}, {0, 7, 18, 1}, {0, 0, 1, 19}};
     static const int total[MAX_SEQ] = {3, 17, 60, 300};

@@ -125,7 +125,8 @@ static void activations_at_the_ends(mx_dev *dev) {
         CHECK_OK(mx_op_glu(dev, &ym, &xm, &om, (mx_act)act, &err), &err);
         for (int i = 0; i < N; i++) {
             double want = activation((mx_act)act, x[i]);
-            // Relative to the value, but for what a double rounds away or f32 cannot hold; gelu's tail is below use.
+            // Relative to the value, but for what a double rounds away or f32 cannot hold; gelu's tail is
+            // below use.
             CHECK(fabs(y[i] - want) <=
                       2e-6 * fabs(want) + 1e-30 + (x[i] < -4 ? 2e-5 * fabs(want) + 1e-14 : 0),
                   "activation %d of %g is %g, not %g", act, (double)x[i], (double)y[i], want);

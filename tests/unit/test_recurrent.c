@@ -1,13 +1,14 @@
-/* test_recurrent.c - convolution and gated delta rule, whose state lives on between steps: against naive recurrences in
- * double precision, and the same bits however a sequence is cut and whatever stands beside it. */
+/* test_recurrent.c - convolution and gated delta rule, whose state lives on between steps: against naive
+ * recurrences in double precision, and the same bits however a sequence is cut and whatever stands beside it.
+ * */
 #include "ops_util.h"
 
 enum { N_SEQ = 3, N_SLOT = 5 };
 static const int32_t slots[N_SEQ] = {4, 0, 2};
 static const int totals[N_SEQ] = {60, 1, 37};
 
-/* A batch of count[s] tokens of each sequence, from token done[s]; rows[] says which row of the whole each token is. The
- * whole is the three sequences one after the other. */
+/* A batch of count[s] tokens of each sequence, from token done[s]; rows[] says which row of the whole each
+ * token is. The whole is the three sequences one after the other. */
 typedef struct {
     mx_batch b;
     int32_t pos[128], seq[128], start[N_SEQ + 1], slot[N_SEQ];

@@ -1,12 +1,12 @@
 /* attention.c - attention over the paged cache: cutting a batch into tasks, and joining what they give.
  *
- * Keys are cut into splits of 256 positions from position 0. For a row (a token and a head) each split gives a maximum, a
- * sum and a weighted value; a row's splits are joined in order of position. That fixes every sum by positions alone: the
- * same query gets the same bits in any chunk of a prompt, in decode, in any company.
+ * Keys are cut into splits of 256 positions from position 0. For a row (a token and a head) each split gives
+ * a maximum, a sum and a weighted value; a row's splits are joined in order of position. That fixes every sum
+ * by positions alone: the same query gets the same bits in any chunk of a prompt, in decode, in any company.
  *
- * A task is a tile of at most 64 rows (some tokens of one sequence x the heads that share a key head), the cell of work
- * in which converted keys are shared. When tiles are too few to keep the workers busy (decode), tasks are single splits,
- * whose results wait in memory for a second loop that joins them. */
+ * A task is a tile of at most 64 rows (some tokens of one sequence x the heads that share a key head), the
+ * cell of work in which converted keys are shared. When tiles are too few to keep the workers busy (decode),
+ * tasks are single splits, whose results wait in memory for a second loop that joins them. */
 #include "backend/cpu/ops_impl.h"
 #include <math.h>
 #include <string.h>
@@ -70,7 +70,8 @@ static void range_of(const mx_attention *a, const mx_batch *b, int i, int64_t *l
     *lo = a->window && pos + 1 > a->window ? pos + 1 - a->window : 0;
 }
 
-/* The kernel's task for a tile and a share of heads: scaled queries and ranges in w. Row r is token r / group, head r % group. */
+/* The kernel's task for a tile and a share of heads: scaled queries and ranges in w. Row r is token r /
+ * group, head r % group. */
 static mx_attn_task load_tile(const attn_job *j, const tile *t, int share, const worker_mem *w) {
     const mx_attention *a = j->a;
     mx_attn_task task = {.kv = &a->kv, .block = j->b->block, .hd = a->hd, .hdp = j->hdp};
@@ -121,8 +122,8 @@ static int64_t part_at(const attn_job *j, const tile *t, int share, int split) {
     return t->part + ((int64_t)share * t->n_split + split - t->first) * t->n_tok * j->group;
 }
 
-/* Task: one split of a tile and a share of heads. Neighbouring tasks are neighbouring splits, whose keys a worker that
- * takes several has already asked for. */
+/* Task: one split of a tile and a share of heads. Neighbouring tasks are neighbouring splits, whose keys a
+ * worker that takes several has already asked for. */
 static void one_split(void *arg, int i, int worker) {
     const attn_job *j = arg;
     const int n = i % j->n_split, share = i / j->n_split, s = j->split_of[n];
@@ -153,7 +154,8 @@ static void join(void *arg, int i, int worker) {
     }
 }
 
-/* Cut the batch into tiles; the number of them, of all their splits, of all (row, split), and of products of numbers. */
+/* Cut the batch into tiles; the number of them, of all their splits, of all (row, split), and of products of
+ * numbers. */
 typedef struct {
     int n_tile;
     int64_t n_split, n_part;

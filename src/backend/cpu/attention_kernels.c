@@ -1,12 +1,14 @@
 /* attention_kernels.c - scores, softmax and weighted sum of values for a few rows and at most 256 keys.
  *
- * What a row gets depends only on its query, its keys and its range, never on the rows beside it, so a prompt may be cut
- * anywhere: a score is summed over the head in lanes, then over lanes; a value is summed key by key in order; both stay
- * so whichever of the small products below computes them. Keys outside a row's range weigh exactly 0.
+ * What a row gets depends only on its query, its keys and its range, never on the rows beside it, so a prompt
+ * may be cut anywhere: a score is summed over the head in lanes, then over lanes; a value is summed key by
+ * key in order; both stay so whichever of the small products below computes them. Keys outside a row's range
+ * weigh exactly 0.
  *
- * Up to 4 rows share the loads of keys and values. bf16 and f16 are converted in the registers when few rows need them
- * (decode), else once into `run` for all rows. Blocks lie anywhere in memory, where the processor cannot foresee them: the
- * pass over the keys fetches the values of the same positions, the pass over the values the keys of the next split. */
+ * Up to 4 rows share the loads of keys and values. bf16 and f16 are converted in the registers when few rows
+ * need them (decode), else once into `run` for all rows. Blocks lie anywhere in memory, where the processor
+ * cannot foresee them: the pass over the keys fetches the values of the same positions, the pass over the
+ * values the keys of the next split. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/vec.h"
 
@@ -24,7 +26,8 @@ VEC void fetch(const char *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + i, 0, 2);
 }
 
-/* s[r][j] = q[r] . k[j] for nq rows and nk keys; ldk in bytes. nq, nk, t are constants where this is inlined. */
+/* s[r][j] = q[r] . k[j] for nq rows and nk keys; ldk in bytes. nq, nk, t are constants where this is inlined.
+ * */
 VEC void dots(float *s, const float *q, int ldq, const char *k, size_t ldk, mx_dtype t, int nv, int nq,
               int nk) {
     const size_t step = VL * (t == MX_F32 ? 4 : 2);
@@ -84,7 +87,8 @@ VEC void sums(float *o, int ldo, const float *p, const char *v, size_t ldv, mx_d
         for (int d = 0; d < nd; d++) v_store(o + r * ldo + d * VL, acc[r][d]);
 }
 
-/* nq rows with n keys from k on; s is the place of the first score of the first row. ahead: rows to fetch meanwhile. */
+/* nq rows with n keys from k on; s is the place of the first score of the first row. ahead: rows to fetch
+ * meanwhile. */
 VEC void scores_of(float *s, const float *q, int hdp, const char *k, size_t ldk, mx_dtype t, int nv, int nq,
                    int n, const char *ahead) {
     const int most = nq == 1 ? 8 : nq == 2 ? 4 : NK;
@@ -149,14 +153,15 @@ static const char *address(const split *sp, const void *pool, int key) {
     return (const char *)pool + row * t->hd * (t->kv->type == MX_F32 ? 4 : 2);
 }
 
-/* What to fetch while keys (or values) from `key` on are worked on; NULL: nothing. Fetching a wrong place does no harm. */
+/* What to fetch while keys (or values) from `key` on are worked on; NULL: nothing. Fetching a wrong place
+ * does no harm. */
 static const char *ahead_of(const split *sp, bool values, int key) {
     if (!values) return address(sp, sp->t->kv->v, key);
     return sp->first + key + MX_ATTN_SPLIT < sp->last ? address(sp, sp->t->kv->k, key + MX_ATTN_SPLIT) : NULL;
 }
 
-/* Keys [key, end) lie together: in one block, or converted in t->run. Gives the address of `key`, the distance of keys,
- * and what to fetch in the loops over them. */
+/* Keys [key, end) lie together: in one block, or converted in t->run. Gives the address of `key`, the
+ * distance of keys, and what to fetch in the loops over them. */
 static const char *next_run(const split *sp, bool values, int key, int *end, size_t *ld, const char **ahead) {
     const mx_attn_task *t = sp->t;
     const void *pool = values ? t->kv->v : t->kv->k;
@@ -190,8 +195,8 @@ static const char *next_run(const split *sp, bool values, int key, int *end, siz
     return (const char *)t->run;
 }
 
-/* All runs of the keys or the values, each with the rows that need it. Rows go R at a time, which share the range from
- * the lowest key to the highest of any. */
+/* All runs of the keys or the values, each with the rows that need it. Rows go R at a time, which share the
+ * range from the lowest key to the highest of any. */
 static void for_runs(const split *sp, bool values) {
     const mx_attn_task *t = sp->t;
     const int nv = (t->hd + VL - 1) / VL;
@@ -205,7 +210,8 @@ static void for_runs(const split *sp, bool values) {
             nq = at_most(R, t->n_row - r);
             int lo = sp->lo[r], hi = sp->hi[r];
             for (int i = 1; i < nq; i++) lo = at_most(lo, sp->lo[r + i]), hi = at_least(hi, sp->hi[r + i]);
-            // Scores are made 4 at a time, from a multiple of 4; those beyond the range are overwritten or unread.
+            // Scores are made 4 at a time, from a multiple of 4; those beyond the range are overwritten or
+            // unread.
             int from = at_least(key, values ? lo : lo & ~3), n = at_most(end, hi) - from;
             if (n <= 0) continue;
             const char *x = p + (size_t)(from - key) * ld;

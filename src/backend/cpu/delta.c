@@ -1,7 +1,8 @@
 /* delta.c - the gated delta rule: a task is a sequence and a value head.
  *
- * It runs token by token, so a prompt may be cut anywhere. Columns of the state do not depend on each other: 32 of them
- * (16 KB at 128 rows) stay in the first cache for STEP tokens, whose normalized q and k were made once for all columns. */
+ * It runs token by token, so a prompt may be cut anywhere. Columns of the state do not depend on each other:
+ * 32 of them (16 KB at 128 rows) stay in the first cache for STEP tokens, whose normalized q and k were made
+ * once for all columns. */
 #include "backend/cpu/ops_impl.h"
 #include <math.h>
 

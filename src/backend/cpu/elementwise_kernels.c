@@ -1,6 +1,7 @@
 /* elementwise_kernels.c - norms, activations, rotation, convolution and the delta rule on rows of numbers. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/vec.h"
+#include "backend/ops.h"
 
 /* Values [i, i + VL) of a row of n, zeros past its end; and the store of those that exist. */
 VEC vf get(mx_row x, int i, int n) {
@@ -135,10 +136,11 @@ static void softmax(float *y, const float *x, int n) {
     for (int i = 0; i < n; i++) y[i] /= sum;
 }
 
-/* The last k_width inputs of every channel stand in a ring of rows, so that a step copies one row in and none over. */
+/* The last k_width inputs of every channel stand in a ring of rows, so that a step copies one row in and none
+ * over. */
 static void conv(mx_row y, int64_t y_ld, mx_row x, int64_t x_ld, const float *w, const float *bias,
                  int k_width, float *state, int64_t ld_state, int nc, int n_tok) {
-    enum { C = MX_CONV_CHANNELS, MAX_WIDTH = 32 };
+    enum { C = MX_CONV_CHANNELS, MAX_WIDTH = MX_MAX_CONV_WIDTH };
     float ring[MAX_WIDTH][C], tap[MAX_WIDTH][C], start[C] = {0};
     memset(tap, 0, sizeof tap[0] * (size_t)k_width);
     memset(ring, 0, sizeof ring[0] * (size_t)k_width);
@@ -174,8 +176,8 @@ static void l2_normalize(float *y, mx_row x, float scale, int n) {
     for (int i = 0; i < n; i += VL) put(f32_row(y), i, n, get(x, i, n) * scale);
 }
 
-/* One step on nv vectors of columns: read the state twice, write it once. Even and odd rows are summed apart, so that
- * the sums do not wait for each other. */
+/* One step on nv vectors of columns: read the state twice, write it once. Even and odd rows are summed apart,
+ * so that the sums do not wait for each other. */
 enum { NV = MX_DELTA_COLUMNS / VL };
 VEC void recall(vf *u, const float *s, float k) { // u += k s
 #pragma GCC unroll 8
@@ -209,11 +211,11 @@ VEC void delta_step(float *s, int64_t ld, int dk, const float *q, const float *k
     for (int c = 0; c < NV; c++) out[c] = o0[c] + o1[c];
 }
 
-/* Several steps work on a copy of the columns that lies together and stays in the first cache; so do columns that do
- * not fill the vectors. One step on whole vectors works in place. */
+/* Several steps work on a copy of the columns that lies together and stays in the first cache; so do columns
+ * that do not fill the vectors. One step on whole vectors works in place. */
 static void delta(float *s, int64_t ld_s, int dk, int nj, int n_tok, const float *q, const float *k, mx_row v,
                   int64_t v_ld, mx_row out, int64_t out_ld, const float *decay, const float *beta) {
-    enum { J = MX_DELTA_COLUMNS, MAX_DK = 1024 };
+    enum { J = MX_DELTA_COLUMNS, MAX_DK = MX_MAX_HEAD_DIM };
     const size_t v_size = v.t == MX_F32 ? 4 : 2, out_size = out.t == MX_F32 ? 4 : 2;
     const bool in_place = n_tok == 1 && nj == J;
     _Alignas(64) float copy_of[MAX_DK * J];

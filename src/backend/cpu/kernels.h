@@ -1,6 +1,7 @@
 /* kernels.h - the inner loops of the CPU's ops, one table for each set of instructions they are compiled for.
  *
- * Rows may be f32, f16 or bf16 in memory; all arithmetic is f32. Nothing here allocates, runs threads or fails. */
+ * Rows may be f32, f16 or bf16 in memory; all arithmetic is f32. Nothing here allocates, runs threads or
+ * fails. */
 #ifndef MX_CPU_KERNELS_H
 #define MX_CPU_KERNELS_H
 #include "backend/backend.h"
@@ -24,13 +25,13 @@ typedef struct {
     void (*sigmoid_gate)(mx_row x, mx_row gate, bool one, int n); // one: the gate is a single number
     void (*softcap)(mx_row x, float c, int n);
     void (*softmax)(float *y, const float *x, int n);
-    /* Causal convolution and SiLU over n_tok rows (x_ld, y_ld values apart) of nc <= MX_CONV_CHANNELS channels.
-     * w [nc, k_width]; state [k_width - 1, ld_state], oldest first; y may be x. */
+    /* Causal convolution and SiLU over n_tok rows (x_ld, y_ld values apart) of nc <= MX_CONV_CHANNELS
+     * channels. w [nc, k_width]; state [k_width - 1, ld_state], oldest first; y may be x. */
     void (*conv)(mx_row y, int64_t y_ld, mx_row x, int64_t x_ld, const float *w, const float *bias,
                  int k_width, float *state, int64_t ld_state, int nc, int n_tok);
     void (*l2_normalize)(float *y, mx_row x, float scale, int n); // y = scale * x / sqrt(sum(x^2) + 1e-6)
-    /* n_tok steps of the delta rule on columns [0, nj) of the state s [dk, ld_s]. q, k [n_tok, dk] are normalized; v, out
-     * point to the first of these columns; decay, beta [n_tok]. nj <= MX_DELTA_COLUMNS */
+    /* n_tok steps of the delta rule on columns [0, nj) of the state s [dk, ld_s]. q, k [n_tok, dk] are
+     * normalized; v, out point to the first of these columns; decay, beta [n_tok]. nj <= MX_DELTA_COLUMNS */
     void (*delta)(float *s, int64_t ld_s, int dk, int nj, int n_tok, const float *q, const float *k, mx_row v,
                   int64_t v_ld, mx_row out, int64_t out_ld, const float *decay, const float *beta);
 } mx_row_kernels;

@@ -4,7 +4,8 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels.h"
 
-/* mx_pool_run, unless the work (about one unit for a value read and used) is too small to wake others for it. */
+/* mx_pool_run, unless the work (about one unit for a value read and used) is too small to wake others for it.
+ * */
 enum { MX_CPU_SMALL = 16384 };
 void mx_cpu_run(mx_cpu_dev *d, void (*fn)(void *arg, int i, int worker), void *arg, int n, int grain,
                 double work);

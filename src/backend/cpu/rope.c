@@ -1,5 +1,5 @@
-/* rope.c - rotary positions (Su et al. 2021, "RoFormer"): the table of a step, and one pass over q, k and v that norms,
- * rotates, and appends keys and values to the cache. */
+/* rope.c - rotary positions (Su et al. 2021, "RoFormer"): the table of a step, and one pass over q, k and v
+ * that norms, rotates, and appends keys and values to the cache. */
 #include "backend/cpu/ops_impl.h"
 #include "backend/ops.h"
 #include <math.h>
@@ -14,7 +14,8 @@ typedef struct {
     float scale;
 } rope_job;
 
-/* The angle is a float product, as in the reference implementations: at position 32,768 its rounding is visible. */
+/* The angle is a float product, as in the reference implementations: at position 32,768 its rounding is
+ * visible. */
 static void table_row(void *arg, int i, int worker) {
     const rope_job *j = arg;
     (void)worker;

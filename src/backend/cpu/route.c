@@ -8,8 +8,8 @@ typedef struct {
     const mx_route *r;
 } route_job;
 
-/* The k largest of v[n] in falling order, a tie to the lower index: k passes, since k is small. Whatever v holds, NaN
- * too, k different indices come out. Overwrites what it takes. */
+/* The k largest of v[n] in falling order, a tie to the lower index: k passes, since k is small. Whatever v
+ * holds, NaN too, k different indices come out. Overwrites what it takes. */
 static void take_largest(float *v, int n, int k, int32_t *ids, float *out) {
     bool taken[MX_MAX_EXPERT] = {0};
     for (int j = 0; j < k; j++) {

@@ -1,8 +1,8 @@
 /* vec.h - a vector of f32 as wide as the file is compiled for, and the few functions that kernels need of it.
  *
- * Kernels (*_kernels.c) are written once and compiled three times: for the machine's base instructions (4 lanes), for
- * AVX2 with FMA and F16C (8) and for AVX-512 (16). VARIANT(name) gives each copy its own symbol; the arithmetic of
- * one value may differ between copies in the order of sums, never within one. */
+ * Kernels (*_kernels.c) are written once and compiled three times: for the machine's base instructions (4
+ * lanes), for AVX2 with FMA and F16C (8) and for AVX-512 (16). VARIANT(name) gives each copy its own symbol;
+ * the arithmetic of one value may differ between copies in the order of sums, never within one. */
 #ifndef MX_CPU_VEC_H
 #define MX_CPU_VEC_H
 #include "quant/quant.h"
@@ -165,8 +165,8 @@ VEC vf v_exp_fraction(vf x, vf n) {
     return v_fma(p, r * r, r) + 1;
 }
 
-/* e^x to about 1 unit in the last place: a polynomial, and 2^n in two factors, so that the ends run out into infinity and
- * 0 as they should. NaN stays NaN. */
+/* e^x to about 1 unit in the last place: a polynomial, and 2^n in two factors, so that the ends run out into
+ * infinity and 0 as they should. NaN stays NaN. */
 VEC vf v_exp(vf x) {
     x = v_max(v_set(-104), v_min(v_set(89), x)); // NaN passes: it is the second argument
     vf t =
@@ -181,12 +181,14 @@ VEC vf v_exp(vf x) {
 }
 VEC float v_exp1(float x) { return v_exp(v_set(x))[0]; }
 
-/* 1 / (1 + e^-x): the same e^x, but held within the range of normal numbers, where one factor of 2^n is enough. */
+/* 1 / (1 + e^-x): the same e^x, but held within the range of normal numbers, where one factor of 2^n is
+ * enough. */
 VEC vf v_sigmoid(vf x) {
     vf y = v_max(v_set(-87), v_min(v_set(87), -x));
     vf t = v_fma(y, v_set(0x1.715476p+0f), v_set(0x1.8p23f));
     vf p = v_exp_fraction(y, t - 0x1.8p23f);
-    vf s = 1 / v_fma(p, (vf)(((vi)t << 23) + (127 << 23)), v_set(1)); // the integer stands in the low bits of t
+    vf s =
+        1 / v_fma(p, (vf)(((vi)t << 23) + (127 << 23)), v_set(1)); // the integer stands in the low bits of t
     return v_pick(x < -87, v_set(0), s);
 }
 
