@@ -100,6 +100,22 @@ mx_status mx_bpe_add_merges(mx_bpe *b, const mx_merge_text *m, size_t n, uint32_
     return st;
 }
 
+#define META "\xE2\x96\x81"
+
+/* Offset of the first ▁ in p[0..len) that follows another character, or len. */
+static size_t inner_meta(const char *p, size_t len) {
+    for (size_t i = 0; i < len;) {
+        const char *hit = memmem(p + i, len - i, META, 3);
+        if (!hit) return len;
+        size_t at = (size_t)(hit - p);
+        if (at && (at < 3 || memcmp(hit - 3, META, 3))) return at;
+        i = at + 3;
+    }
+    return len;
+}
+
+size_t mx_bpe_word(const mx_bpe *b, const char *p, size_t len) { return b->words ? inner_meta(p, len) : len; }
+
 void mx_bpe_ready(mx_bpe *b) {
     const mx_vocab *v = b->vocab;
     for (uint32_t c = 0; c < countof(b->char_id); c++) {
@@ -112,8 +128,15 @@ void mx_bpe_ready(mx_bpe *b) {
         char token[] = {'<', '0', 'x', hex[c >> 4], hex[c & 15], '>'};
         b->byte_id[c] = mx_vocab_find(v, &v->model, token, sizeof token);
     }
+    /* The ▁ must be a token itself, so that a run of unknown characters ends there. */
+    b->words = !b->by_vocab && !b->ignore_merges && !b->prefix_len && !b->suffix_len &&
+               mx_vocab_find(v, &v->model, META, 3) >= 0;
     for (int32_t id = 0; id < v->n; id++) {
         if (v->piece[id].len > b->longest) b->longest = v->piece[id].len;
+        if (!b->words || !(v->flags[id] & MX_TOK_USED)) continue;
+        size_t n;
+        const char *p = mx_vocab_text(v, id, &n);
+        b->words = inner_meta(p, n) == n;
     }
 }
 

@@ -26,6 +26,7 @@ typedef struct {
     bool unk_missing;            // unk_token is named but not in the vocabulary: using it is an error
     const char *prefix, *suffix; // continuing_subword_prefix, end_of_word_suffix; NULL if there is none
     size_t prefix_len, suffix_len;
+    bool words;             // no token has a ▁ after another character: see mx_bpe_word
     int32_t char_id[0x250]; // ids of the first characters, the byte alphabet among them; -1: none
     int32_t byte_id[256];   // ids of <0xHH>, or -1
 } mx_bpe;
@@ -62,6 +63,11 @@ typedef struct {
     size_t steps; // merges and queue operations so far: tests check how they grow
 } mx_bpe_scratch;
 void mx_bpe_scratch_free(mx_bpe_scratch *s);
+
+/* The length of the first word of p[0..len): up to a ▁ that follows another character, if no merge can reach across that
+ * border. Models of the SentencePiece kind take a whole text as one piece; word by word it gives the same ids, and words
+ * repeat. */
+size_t mx_bpe_word(const mx_bpe *b, const char *p, size_t len);
 
 /* Append the ids of p[0..len), valid UTF-8. special_whole: ignore_merges may give a special token. */
 mx_status mx_bpe_encode(const mx_bpe *b, mx_bpe_scratch *s, const char *p, size_t len, bool special_whole,

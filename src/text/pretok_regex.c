@@ -7,7 +7,7 @@
 /* Steps of one match attempt before it is given up: a pass over 1 MB of text takes some millions. The stack is for
  * patterns that nest repetitions of groups. */
 enum { STACK_START = 64 << 10, STACK_MAX = 64 << 20, HEAP_KIB = 64 << 10 };
-static const uint32_t MATCH_LIMIT = 200u * 1000 * 1000;
+static const uint32_t MATCH_LIMIT = 20u * 1000 * 1000;
 
 struct mx_regex {
     pcre2_code *code;

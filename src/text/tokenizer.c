@@ -147,8 +147,8 @@ static mx_status make_pieces(const mx_tokenizer *t, encoder *e, const char *text
                                         : MX_OK;
 }
 
-static mx_status encode_piece(const mx_tokenizer *t, encoder *e, mx_piece of, unsigned flags, mx_ids *out,
-                              mx_err *err) {
+static mx_status encode_word(const mx_tokenizer *t, encoder *e, mx_piece of, unsigned flags, mx_ids *out,
+                             mx_err *err) {
     const char *text = e->pre.text.p, *p = text + of.off;
     bool whole = flags & MX_TOK_PARSE_SPECIAL;
     if (!e->cache) return mx_bpe_encode(&t->bpe, &e->bpe, p, of.len, whole, out, err);
@@ -160,6 +160,16 @@ static mx_status encode_piece(const mx_tokenizer *t, encoder *e, mx_piece of, un
     size_t from = out->n;
     MX_TRY(mx_bpe_encode(&t->bpe, &e->bpe, p, of.len, whole, out, err));
     *c = (cached){.off = of.off, .len = of.len, .from = from, .n = (uint32_t)(out->n - from)};
+    return MX_OK;
+}
+
+static mx_status encode_piece(const mx_tokenizer *t, encoder *e, mx_piece of, unsigned flags, mx_ids *out,
+                              mx_err *err) {
+    for (size_t done = 0, n; done < of.len; done += n) {
+        n = mx_bpe_word(&t->bpe, e->pre.text.p + of.off + done, of.len - done);
+        mx_piece word = {.off = of.off + (uint32_t)done, .len = (uint32_t)n, .id = -1};
+        MX_TRY(encode_word(t, e, word, flags, out, err));
+    }
     return MX_OK;
 }
 
