@@ -70,7 +70,7 @@ VEC void sums(float *o, int ldo, const float *p, const char *v, size_t ldv, mx_d
 #pragma GCC unroll 8
         for (int d = 0; d < nd; d++) acc[r][d] = v_load(o + r * ldo + d * VL);
     for (int i = 0; i < n; i++, v += ldv) {
-        if (ahead) fetch(ahead + (size_t)i * ldv, ldv);
+        if (ahead) fetch(ahead + (size_t)i * ldv, (size_t)nd * step);
         vf x[8];
 #pragma GCC unroll 8
         for (int d = 0; d < nd; d++) x[d] = v_load_as(v + (size_t)d * step, t);
@@ -106,10 +106,14 @@ VEC void sums_of(float *o, int hdp, const float *p, const char *v, size_t ldv, m
                  int n, const char *ahead) {
     const size_t step = VL * (t == MX_F32 ? 4 : 2);
     const int most = nq == 1 ? 8 : nq == 2 ? 4 : NK;
-    int d = 0;
-    for (; nv - d >= most; d += most, ahead = NULL)
-        sums(o + d * VL, hdp, p, v + (size_t)d * step, ldv, t, n, nq, most, ahead);
-    for (; d < nv; d++, ahead = NULL) sums(o + d * VL, hdp, p, v + (size_t)d * step, ldv, t, n, nq, 1, ahead);
+    for (int d = 0, nd; d < nv; d += nd) {
+        nd = nv - d >= most ? most : 1;
+        const size_t at = (size_t)d * step;
+        if (nd == 1) // the fetches go with the vectors, so that they are spread over the pass
+            sums(o + d * VL, hdp, p, v + at, ldv, t, n, nq, 1, ahead ? ahead + at : NULL);
+        else
+            sums(o + d * VL, hdp, p, v + at, ldv, t, n, nq, most, ahead ? ahead + at : NULL);
+    }
 }
 
 #define SMALL_PRODUCTS(name, type)                                                                           \
