@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TEXT = 1 << 30, CACHE_SLOTS = 8192, CACHE_FROM = 64 };
+enum { MAX_TEXT = 1 << 30, CACHE_SLOTS = 8192, CACHE_FROM = 64, GROWTH = 32, MAX_PREFIX = 1 << 20 };
 
 /* ---- lists of ids --------------------------------------------------------------------------------------- */
 
@@ -213,7 +213,10 @@ mx_status mx_tokenizer_encode(const mx_tokenizer *t, const char *text, size_t le
         return mx_fail(err, MX_ELIMIT, "a text of %zu bytes is too long: at most %d", len, MAX_TEXT);
     encoder e = {0};
     size_t from = out->n;
-    e.raw.limit = e.one.limit = e.two.limit = e.pre.text.limit = e.pre.other.limit = UINT32_MAX / 2;
+    /* NFKD makes 11 times the bytes of a text, the byte alphabet twice; a file that makes more is not meant well. */
+    size_t room = GROWTH * len + MAX_PREFIX;
+    if (room > UINT32_MAX / 2) room = UINT32_MAX / 2;
+    e.raw.limit = e.one.limit = e.two.limit = e.pre.text.limit = e.pre.other.limit = room;
     mx_status st = MX_OK;
     if (mx_utf8_valid(text, len) != len) {
         mx_utf8_repair(&e.raw, text, len);

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The search looks at as many bytes at each place of a text, at worst. */
+enum { MAX_ADDED = 1024 };
+
 static mx_status trie_add(mx_trie *t, const char *p, size_t len, int32_t token, mx_err *err) {
     if (t->n + len + 1 > t->cap) {
         size_t cap = 2 * t->cap + len + 64;
@@ -103,6 +106,8 @@ void mx_tok_cut(const mx_tokenizer *t, const mx_trie *trie, const char *text, si
 mx_status mx_tok_add(mx_tokenizer *t, mx_added token, const char *content, size_t len, int64_t id,
                      mx_err *err) {
     if (!len) return MX_OK;
+    if (len > MAX_ADDED)
+        return mx_fail(err, MX_ELIMIT, "an added token of %zu bytes is too long: at most %d", len, MAX_ADDED);
     mx_vocab *v = &t->vocab;
     int32_t known = mx_vocab_find(v, &v->added, content, len);
     if (known < 0) known = mx_vocab_find(v, &v->model, content, len);

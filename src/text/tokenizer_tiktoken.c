@@ -15,7 +15,7 @@
 #define SHORTS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define QWEN                                                                                                 \
     SHORTS                                                                                                   \
-        "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+    "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LLAMA3 SHORTS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+" TAIL
 #define CL100K                                                                                                    \
     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s++$|" \
