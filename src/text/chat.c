@@ -435,7 +435,7 @@ mx_status mx_chat_render(const mx_chat *c, const mx_chat_request *q, mx_str *out
     mx_arena a = {0};
     const prepare p = {.a = &a, .err = err, .join_parts = !mx_template_inspect(t).parts};
     builder vars;
-    mx_json *messages;
+    mx_json *messages = NULL;
     const char *tail = NULL;
     size_t n_tail = 0, from = out->len;
     mx_status st = build(c, q, &p, &vars, &messages);

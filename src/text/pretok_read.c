@@ -86,7 +86,7 @@ static mx_status read_char(const mx_json *v, const char *key, const char *dflt, 
 
 static mx_status read_metaspace(mx_pretok *pt, mx_arena *a, const mx_json *v, mx_err *err) {
     const char *bad = NULL, *lit;
-    size_t n;
+    size_t n = 0;
     MX_TRY(read_char(v, "replacement", "\xE2\x96\x81", "pre_tokenizer Metaspace", a, &lit, &n, err));
     bool split = mx_json_bool(v, "split", true, &bad),
          space = mx_json_bool(v, "add_prefix_space", true, &bad);
