@@ -123,7 +123,9 @@ INLINE void unpack(vi *u, const char *p, const int bits, const bool e2m1, const 
         const vi v = vi_load(p), mask = vi_set16((1 << bits) - 1);
         u[0] = vi_and(v, mask);
 #pragma GCC unroll 8
-        for (int i = 1; i < 16 / bits - 1; i++) u[i] = vi_and(vi_srl16(v, i * bits), mask);
+        for (int i = 1; i < 7; i++) {
+            if (i < 16 / bits - 1) u[i] = vi_and(vi_srl16(v, i * bits), mask);
+        }
         u[16 / bits - 1] = vi_srl16(v, 16 - bits);
     } else {
 #pragma GCC unroll 2

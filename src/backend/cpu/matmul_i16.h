@@ -165,12 +165,15 @@ INLINE void v_block(const mx_mm_task *t, const v_work *work, const float *scales
     const int16_t *x = px->q + (size_t)r * px->k_pad;
     const size_t next = (size_t)px->k_pad;
     const int shift = __builtin_ctz((unsigned)fold);
+    // Rows are short for the hardware's prefetcher, which starts anew with each: fetch those after next.
+    const size_t ahead = row_bytes * V_W * (row_bytes < 2048 ? 2 : 1);
     for (int step = 0, at = 0; step < steps; step++, at += sv, x += sv) {
         const size_t f = (size_t)((unsigned)at >> shift);
 #pragma GCC unroll 2
         for (int j = 0; j < nw; j++) {
             vi u[8];
             unpack(u, codes[j] + (size_t)step * sb, bits, e2m1, &o);
+            if (nx == 1) __builtin_prefetch(codes[j] + (size_t)step * sb + ahead);
 #pragma GCC unroll 4
             for (int i = 0; i < nx; i++) {
                 const int16_t *xi = x + next * (size_t)i;
