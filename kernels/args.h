@@ -1,0 +1,69 @@
+/* args.h - the arguments that kernels and the host share. Plain C for both sides; every pointer is an address on the device.
+ *
+ * Sizes and offsets are the same for the host, amdgcn and nvptx64: 4- and 8-byte members at their natural alignment. */
+#ifndef MX_KERNELS_ARGS_H
+#define MX_KERNELS_ARGS_H
+#include <stdint.h>
+
+#if defined(__AMDGPU__) || defined(__NVPTX__)
+#define MX_DEVICE __gpu_global
+#else
+#define MX_DEVICE
+#endif
+
+typedef struct { // rows of f32; ld: values from one row to the next
+    MX_DEVICE float *p;
+    uint64_t ld;
+} mx_k_mat;
+
+typedef struct {                        // what kernels need of mx_batch and of one KV group
+    const MX_DEVICE int32_t *pos, *seq; // [n_tok]
+    const MX_DEVICE int32_t *seq_start; // [n_seq + 1]
+    const MX_DEVICE int32_t *kv_len;    // [n_seq]
+    const MX_DEVICE int32_t *blocks;    // [n_seq, block_stride] of the layer's group
+    const MX_DEVICE int32_t *slot;      // [n_seq]
+    uint32_t n_tok, n_seq, block_stride, block_shift;
+} mx_k_batch;
+
+typedef struct { // rope.c: rope_append
+    mx_k_mat q, k, v;
+    const MX_DEVICE float *cos_sin, *q_norm, *k_norm; // norms may be NULL
+    MX_DEVICE void *pool_k, *pool_v;                  // [n_block, n_kv, block, hd]
+    uint32_t n_head, n_kv, hd, n_rot;                 // n_rot 0: no rotation, cos_sin is not read
+    uint32_t interleaved, kv_type;                    // kv_type: 0 f32, 1 f16, 2 bf16
+    float eps, inv_hd;                                // inv_hd: 1 / hd
+} mx_k_rope_append;
+
+typedef struct { // attention.c and prefill.c
+    mx_k_mat q, out;
+    const MX_DEVICE void *pool_k, *pool_v;
+    const MX_DEVICE float *sinks; // [n_head] or NULL
+    MX_DEVICE float *part_o;      // [n_tok, n_head, n_part, hd], where n_part > 1
+    MX_DEVICE float *part_ml;     // [n_tok, n_head, n_part, 2]: maximum, sum
+    uint32_t n_head, n_kv, group; // group: n_head / n_kv
+    uint32_t hd, window;          // window 0: all
+    uint32_t n_part,
+        part_splits;     // parts that the keys of a row are cut into; splits of 256 positions in a part
+    uint32_t q_lo, q_hi; // only sequences with this many tokens in the batch, both included
+    uint32_t part_bits, share_bits, head_bits,
+        tok_bits;         // of the block index and of a tile's rows: attention.c
+    float scale, softcap; // softcap 0: none
+} mx_k_attention;
+
+typedef struct { // recurrent.c: conv
+    mx_k_mat x, y;
+    const MX_DEVICE float *w, *bias; // [channels, k_width], [channels] or NULL
+    MX_DEVICE float *state;          // [n_slot, k_width - 1, channels]
+    uint32_t channels, k_width;
+} mx_k_conv;
+
+typedef struct { // recurrent.c: delta_rule
+    mx_k_mat q, k, v, a, b, out;
+    const MX_DEVICE float *a_log, *dt_bias; // [n_v]
+    MX_DEVICE float *state;                 // [n_slot, n_v, dk, dv]
+    uint32_t n_v, dk, dv;
+    uint32_t heads_per_key; // n_v / n_k
+    float q_scale;          // 1 / sqrt(dk)
+} mx_k_delta;
+
+#endif
