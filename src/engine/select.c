@@ -1,4 +1,7 @@
 /* select.c - see select.h. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-trapping-math") // nobody reads FP exception flags: lets selects become vector code
+#endif
 #include "engine/select.h"
 #include <float.h>
 #include <math.h>
@@ -30,9 +33,8 @@ uint64_t mx_rng_next(mx_rng *r) {
 
 double mx_rng_uniform(mx_rng *r) { return (double)(mx_rng_next(r) >> 11) * 0x1p-53; }
 
-double mx_exp_neg(double x) {
-    const double shift =
-        0x1.8p52; // added and taken away again it rounds to a whole number, left in the low bits
+static inline double exp_neg(double x) {
+    const double shift = 0x1.8p52;  // added and taken away it rounds to a whole number, left in the low bits
     double zero = x > -708 ? 1 : 0; // below it the result would be subnormal
     x = x > -708 ? x : -708;
     /* x = k ln 2 + r with |r| <= ln 2 / 2, ln 2 in two parts; then the series of e^r up to r^13 / 13!. */
@@ -60,12 +62,14 @@ double mx_exp_neg(double x) {
     return p * scale * zero;
 }
 
+double mx_exp_neg(double x) { return exp_neg(x); }
+
 /* Whole vocabularies go through in batches without a branch, which the compiler turns into vector code. */
 enum { BATCH = 64 };
 
 static void exp_batch(double *w, const mx_cand *c, int n, double max, double temperature) {
     for (int i = 0; i < n; i++) w[i] = (c[i].key - max) / temperature;
-    for (int i = 0; i < n; i++) w[i] = mx_exp_neg(w[i]);
+    for (int i = 0; i < n; i++) w[i] = exp_neg(w[i]);
 }
 
 bool mx_logits_ok(const float *logits, int n) {
@@ -104,7 +108,7 @@ double mx_log_sum_exp(const float *logits, int n) {
     double max = logits[at], sum = 0, w[BATCH];
     for (int i = 0; i < n; i += BATCH) {
         int m = n - i < BATCH ? n - i : BATCH;
-        for (int k = 0; k < m; k++) w[k] = mx_exp_neg(logits[i + k] - max);
+        for (int k = 0; k < m; k++) w[k] = exp_neg(logits[i + k] - max);
         for (int k = 0; k < m; k++) sum += w[k];
     }
     return max + log(sum);
@@ -226,7 +230,7 @@ int mx_keep_top_p(mx_cand *c, int n, float p, int min_keep, mx_cand *tmp) {
     make_heap(c, n, true);
     while (m < n) {
         tmp[m] = pop_best(c, n - m);
-        sum += mx_exp_neg(tmp[m++].key - max);
+        sum += exp_neg(tmp[m++].key - max);
         if (sum >= p * total && m >= min_keep) break;
     }
     memcpy(c, tmp, (size_t)m * sizeof *c);
@@ -237,7 +241,7 @@ int mx_keep_top_p(mx_cand *c, int n, float p, int min_keep, mx_cand *tmp) {
 int mx_keep_typical(mx_cand *c, int n, float p, int min_keep, mx_cand *tmp) {
     double max = best_key(c, n), total = sum_exp(c, n, max), log_total = log(total), entropy = 0, sum = 0;
     for (int i = 0; i < n; i++) {
-        double x = c[i].key - max, w = mx_exp_neg(x) / total;
+        double x = c[i].key - max, w = exp_neg(x) / total;
         if (w > 0) entropy -= w * (x - log_total);
     }
     /* tmp: a heap by nearness, its id an index into c; c then gets the kept ones, which needs c's keys until the end, so the
@@ -248,7 +252,7 @@ int mx_keep_typical(mx_cand *c, int n, float p, int min_keep, mx_cand *tmp) {
     while (m < n) {
         mx_cand got = pop_best(tmp, n - m);
         tmp[n - 1 - m++] = got;
-        sum += mx_exp_neg(c[got.id].key - max) / total;
+        sum += exp_neg(c[got.id].key - max) / total;
         if (sum > p && m >= min_keep) break;
     }
     for (int i = n - m; i < n; i++) tmp[i] = c[tmp[i].id];
@@ -278,7 +282,7 @@ int mx_keep_xtc(mx_cand *c, int n, float threshold, int min_keep) {
     mx_cand least = {0};
     int above = 0, m = 0;
     for (int i = 0; i < n; i++) {
-        if (mx_exp_neg(c[i].key - max) / total < threshold) continue;
+        if (exp_neg(c[i].key - max) / total < threshold) continue;
         if (above++ == 0 || better(least, c[i])) least = c[i];
     }
     if (above < 2 || n - (above - 1) < min_keep) return n;
@@ -304,7 +308,7 @@ int32_t mx_cand_draw(const mx_cand *c, int n, float temperature, double u) {
     }
     while ((at + 1) * (int64_t)span < n && sum + sums[at] <= u * total) sum += sums[at++];
     for (int i = at * span; i < n && (i < (at + 1) * span || last < 0); i++) {
-        double x = mx_exp_neg((c[i].key - max) / temperature);
+        double x = exp_neg((c[i].key - max) / temperature);
         if (x == 0) continue;
         sum += x;
         last = i;
