@@ -55,7 +55,8 @@ static bool is_consolidated(const mx_hub_file *f) { return !strncmp(f->path, "co
 /* A model's own files lie at the top. What is below is other formats (original/, onnx/, metal/) or extra templates. */
 static bool is_wanted(const mx_hub_file *f, bool only_consolidated) {
     static const char *const tails[] = {".json", ".jinja", ".txt", ".model", ".tiktoken"};
-    if (strlen(f->path) > 180) return false; // kept_name makes it longer, and 255 is the limit of file systems
+    if (strlen(f->path) > 180)
+        return false; // kept_name makes it longer, and 255 is the limit of file systems
     if (!strncmp(f->path, "additional_chat_templates/", 26)) return ends_with(f->path, ".jinja");
     if (strchr(f->path, '/')) return false;
     if (is_consolidated(f) && !only_consolidated) return false; // the same weights under other names

@@ -195,7 +195,8 @@ static mx_status finish(job *j, CURLcode rc) {
     if (good && !j->accepted) MX_TRY(accept_body(j)); // a body of no bytes
     if (good && j->f->have == j->f->file->size) return complete(j);
     if (rc == CURLE_OK && j->reply.code == 416) { // the part does not fit the server's file
-        if (j->tries == MX_HUB_TRIES - 1) return fail_file(j, "the server refuses every part of it (HTTP 416)");
+        if (j->tries == MX_HUB_TRIES - 1)
+            return fail_file(j, "the server refuses every part of it (HTTP 416)");
         MX_TRY(restart(j));
         j->reply.code = 503; // to be repeated, and counted: best is as it was
     }

@@ -157,8 +157,7 @@ static tpl_node *test(tpl_parser *ps, tpl_node *value) {
     } else if ((k == TK_NAME || k == TK_STRING || k == TK_INT || k == TK_REAL || k == TK_LBRACKET ||
                 k == TK_LBRACE) &&
                !tpl_ps_at_name(ps, "else") && !tpl_ps_at_name(ps, "or") && !tpl_ps_at_name(ps, "and")) {
-        if (tpl_ps_at_name(ps, "is"))
-            tpl_fail(ps->c, MX_EINVAL, "You cannot chain multiple tests with is");
+        if (tpl_ps_at_name(ps, "is")) tpl_fail(ps->c, MX_EINVAL, "You cannot chain multiple tests with is");
         n->b = postfix(ps, primary(ps, false));
     }
     resolve(ps, n, true);

@@ -10,8 +10,19 @@
 typedef int CUresult; // 0 is success
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
-enum { CUDA_NOT_READY = 600, ATTR_CUS = 16, ATTR_MAJOR = 75, ATTR_MINOR = 76, ATTR_LDS_OPTIN = 97, ATTR_INTEGRATED = 18,
-       FUNC_ATTR_LDS = 8, STREAM_NON_BLOCKING = 1, CAPTURE_RELAXED = 2, JIT_LOG = 5, JIT_LOG_SIZE = 6 };
+enum {
+    CUDA_NOT_READY = 600,
+    ATTR_CUS = 16,
+    ATTR_MAJOR = 75,
+    ATTR_MINOR = 76,
+    ATTR_LDS_OPTIN = 97,
+    ATTR_INTEGRATED = 18,
+    FUNC_ATTR_LDS = 8,
+    STREAM_NON_BLOCKING = 1,
+    CAPTURE_RELAXED = 2,
+    JIT_LOG = 5,
+    JIT_LOG_SIZE = 6
+};
 
 /* X(return name(arguments)) for every entry point. */
 #define ENTRIES(X)                                                                                           \
@@ -75,7 +86,8 @@ static mx_status check(CUresult r, const char *call, mx_err *err) {
     cu.cuGetErrorName(r, &name);
     cu.cuGetErrorString(r, &text);
     mx_status code = r == 2 ? MX_ENOMEM : MX_EINTERNAL;
-    return mx_fail(err, code, "the CUDA driver's %s failed: %s (%s, %d)", call, text ? text : "?", name ? name : "?", r);
+    return mx_fail(err, code, "the CUDA driver's %s failed: %s (%s, %d)", call, text ? text : "?",
+                   name ? name : "?", r);
 }
 #define TRY(call, name) MX_TRY(check(cu.call, name, err))
 
@@ -95,8 +107,10 @@ static void load_library(void) {
     ENTRIES(X)
 #undef X
     CUresult r = cu.cuInit(0);
-    if (r == 100) mx_fail(&load_error, MX_ENOTFOUND, "the NVIDIA driver sees no GPU");
-    else if (r) check(r, "cuInit", &load_error);
+    if (r == 100)
+        mx_fail(&load_error, MX_ENOTFOUND, "the NVIDIA driver sees no GPU");
+    else if (r)
+        check(r, "cuInit", &load_error);
 }
 
 static mx_status need_library(mx_err *err) {
@@ -163,8 +177,10 @@ static mx_status cuda_open(mx_gpu **out, int index, mx_err *err) {
     mx_gpu *g = calloc(1, sizeof *g);
     if (!g) return mx_fail(err, MX_ENOMEM, "no memory for a device");
     mx_status st = open_context(g, index, err);
-    if (st == MX_OK) *out = g;
-    else cuda_close(g);
+    if (st == MX_OK)
+        *out = g;
+    else
+        cuda_close(g);
     return st;
 }
 
@@ -220,7 +236,8 @@ static mx_status cuda_fill(mx_gpu *g, void *dev, int byte, size_t n, mx_err *err
     return MX_OK;
 }
 
-static mx_status cuda_load(mx_gpu *g, mx_gpu_module **out, const void *image, size_t n, const char *name, mx_err *err) {
+static mx_status cuda_load(mx_gpu *g, mx_gpu_module **out, const void *image, size_t n, const char *name,
+                           mx_err *err) {
     char log[1024] = "";
     int options[] = {JIT_LOG, JIT_LOG_SIZE};
     void *values[] = {log, (void *)(uintptr_t)sizeof log}, *m;
@@ -255,13 +272,14 @@ static mx_status cuda_set_lds(mx_gpu *g, mx_gpu_func *f, int bytes, mx_err *err)
     return MX_OK;
 }
 
-static mx_status cuda_launch(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads, uint32_t lds, void **args,
-                             const char *name, mx_err *err) {
+static mx_status cuda_launch(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads,
+                             uint32_t lds, void **args, const char *name, mx_err *err) {
     MX_TRY(bind(g, err));
     CUresult r = cu.cuLaunchKernel(f, grid[0], grid[1], grid[2], threads, 1, 1, lds, g->stream, args, NULL);
     if (r == 0) return MX_OK;
     mx_status st = check(r, "cuLaunchKernel", err);
-    return mx_err_prefix(err, st, "kernel %s, grid %u x %u x %u of %u threads", name, grid[0], grid[1], grid[2], threads);
+    return mx_err_prefix(err, st, "kernel %s, grid %u x %u x %u of %u threads", name, grid[0], grid[1],
+                         grid[2], threads);
 }
 
 static mx_status cuda_event_new(mx_gpu *g, mx_gpu_event **out, mx_err *err) {
@@ -322,10 +340,31 @@ static void cuda_graph_free(mx_gpu *g, mx_gpu_graph *r) {
 }
 
 const mx_gpu_driver mx_gpu_driver_cuda = {
-    .name = "cuda", .count = cuda_count, .info = cuda_info, .open = cuda_open, .close = cuda_close, .mem_info = cuda_mem_info,
-    .alloc = cuda_alloc, .release = cuda_release, .host_alloc = cuda_host_alloc, .host_release = cuda_host_release,
-    .copy_in = cuda_copy_in, .copy_out = cuda_copy_out, .fill = cuda_fill, .load = cuda_load, .unload = cuda_unload,
-    .find = cuda_find, .set_lds = cuda_set_lds, .launch = cuda_launch, .event_new = cuda_event_new, .event_free = cuda_event_free,
-    .event_record = cuda_event_record, .event_done = cuda_event_done, .event_ms = cuda_event_ms, .graph_begin = cuda_graph_begin,
-    .graph_end = cuda_graph_end, .graph_launch = cuda_graph_launch, .graph_free = cuda_graph_free,
+    .name = "cuda",
+    .count = cuda_count,
+    .info = cuda_info,
+    .open = cuda_open,
+    .close = cuda_close,
+    .mem_info = cuda_mem_info,
+    .alloc = cuda_alloc,
+    .release = cuda_release,
+    .host_alloc = cuda_host_alloc,
+    .host_release = cuda_host_release,
+    .copy_in = cuda_copy_in,
+    .copy_out = cuda_copy_out,
+    .fill = cuda_fill,
+    .load = cuda_load,
+    .unload = cuda_unload,
+    .find = cuda_find,
+    .set_lds = cuda_set_lds,
+    .launch = cuda_launch,
+    .event_new = cuda_event_new,
+    .event_free = cuda_event_free,
+    .event_record = cuda_event_record,
+    .event_done = cuda_event_done,
+    .event_ms = cuda_event_ms,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_free = cuda_graph_free,
 };

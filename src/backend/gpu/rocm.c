@@ -71,14 +71,16 @@ struct mx_gpu {
 static mx_status check(hipError_t r, const char *call, mx_err *err) {
     if (r == 0) return MX_OK;
     mx_status code = r == HIP_OUT_OF_MEMORY ? MX_ENOMEM : r == HIP_NO_BINARY ? MX_UNSUPPORTED : MX_EINTERNAL;
-    return mx_fail(err, code, "the HIP runtime's %s failed: %s (%s, %d)", call, hip.error_string(r), hip.error_name(r), r);
+    return mx_fail(err, code, "the HIP runtime's %s failed: %s (%s, %d)", call, hip.error_string(r),
+                   hip.error_name(r), r);
 }
 #define TRY(call, name) MX_TRY(check(hip.call, name, err))
 
 /* ---- finding the library ------------------------------------------------------------------------------- */
 
 static void *open_in(const char *dir) {
-    static const char *const names[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"};
+    static const char *const names[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
+                                        "libamdhip64.so"};
     for (size_t i = 0; i < countof(names); i++) {
         char path[512];
         snprintf(path, sizeof path, "%s%s%s", dir, *dir ? "/" : "", names[i]);
@@ -100,7 +102,8 @@ static void *open_library(void) {
     if (!lib) lib = open_in("/opt/rocm/lib");
     glob_t found;
     if (!lib && glob("/opt/rocm-*/lib", 0, NULL, &found) == 0) {
-        for (size_t i = found.gl_pathc; !lib && i > 0; i--) lib = open_in(found.gl_pathv[i - 1]); // the newest first
+        for (size_t i = found.gl_pathc; !lib && i > 0; i--)
+            lib = open_in(found.gl_pathv[i - 1]); // the newest first
         globfree(&found);
     }
     return lib;
@@ -109,16 +112,17 @@ static void *open_library(void) {
 static void load_library(void) {
     void *lib = open_library();
     if (!lib) {
-        mx_fail(&load_error, MX_ENOTFOUND,
-                "no ROCm runtime: libamdhip64.so.7, .6 or .5 is neither in the system's library folders nor in $ROCM_PATH/lib, "
-                "/opt/rocm/lib or /opt/rocm-*/lib; install AMD's hip-runtime-amd package");
+        mx_fail(
+            &load_error, MX_ENOTFOUND,
+            "no ROCm runtime: libamdhip64.so.7, .6 or .5 is neither in the system's library folders nor in $ROCM_PATH/lib, "
+            "/opt/rocm/lib or /opt/rocm-*/lib; install AMD's hip-runtime-amd package");
         return;
     }
 #define X(name, args)                                                                                        \
     *(void **)&hip.name = dlsym(lib, #name);                                                                 \
     if (!hip.name) {                                                                                         \
-        mx_fail(&load_error, MX_UNSUPPORTED, "the ROCm runtime is too old: libamdhip64 lacks " #name         \
-                                             "; install ROCm 5.2 or newer");                                 \
+        mx_fail(&load_error, MX_UNSUPPORTED,                                                                 \
+                "the ROCm runtime is too old: libamdhip64 lacks " #name "; install ROCm 5.2 or newer");      \
         return;                                                                                              \
     }
     ENTRIES(X)
@@ -132,7 +136,8 @@ static void load_library(void) {
         hip.arch_at = 396;
     }
     if (!hip.error_name || !hip.error_string || !hip.properties) {
-        mx_fail(&load_error, MX_UNSUPPORTED, "the ROCm runtime is too old: libamdhip64 lacks hipGetErrorName or hipGetDeviceProperties");
+        mx_fail(&load_error, MX_UNSUPPORTED,
+                "the ROCm runtime is too old: libamdhip64 lacks hipGetErrorName or hipGetDeviceProperties");
         return;
     }
     hipError_t r = hip.hipInit(0);
@@ -150,14 +155,21 @@ static mx_status explain_no_device(mx_err *err) {
     int fd = open(node, O_RDWR | O_CLOEXEC);
     if (fd >= 0) {
         close(fd);
-        return mx_fail(err, MX_ENOTFOUND, "the ROCm runtime sees no GPU, although %s can be opened; look at `rocminfo`", node);
+        return mx_fail(err, MX_ENOTFOUND,
+                       "the ROCm runtime sees no GPU, although %s can be opened; look at `rocminfo`", node);
     }
     if (errno == EACCES || errno == EPERM) {
-        return mx_fail(err, MX_ENOTFOUND, "no permission to open %s: add your user to its group (render, on some systems video) with "
-                       "`sudo usermod -aG render,video $USER`, then log in again", node);
+        return mx_fail(
+            err, MX_ENOTFOUND,
+            "no permission to open %s: add your user to its group (render, on some systems video) with "
+            "`sudo usermod -aG render,video $USER`, then log in again",
+            node);
     }
-    return mx_fail(err, MX_ENOTFOUND, "%s is missing: the amdgpu kernel driver is not loaded, or this container was started without "
-                   "--device=/dev/kfd --device=/dev/dri", node);
+    return mx_fail(
+        err, MX_ENOTFOUND,
+        "%s is missing: the amdgpu kernel driver is not loaded, or this container was started without "
+        "--device=/dev/kfd --device=/dev/dri",
+        node);
 }
 
 static mx_status rocm_count(int *n, mx_err *err) {
@@ -218,8 +230,10 @@ static mx_status rocm_open(mx_gpu **out, int index, mx_err *err) {
     if (!g) return mx_fail(err, MX_ENOMEM, "no memory for a device");
     g->device = index;
     mx_status st = open_stream(g, err);
-    if (st == MX_OK) *out = g;
-    else rocm_close(g);
+    if (st == MX_OK)
+        *out = g;
+    else
+        rocm_close(g);
     return st;
 }
 
@@ -267,7 +281,8 @@ static mx_status rocm_fill(mx_gpu *g, void *dev, int byte, size_t n, mx_err *err
     return MX_OK;
 }
 
-static mx_status rocm_load(mx_gpu *g, mx_gpu_module **out, const void *image, size_t n, const char *name, mx_err *err) {
+static mx_status rocm_load(mx_gpu *g, mx_gpu_module **out, const void *image, size_t n, const char *name,
+                           mx_err *err) {
     void *m;
     (void)n; // the ELF header tells
     MX_TRY(bind(g, err));
@@ -293,16 +308,20 @@ static mx_status rocm_find(mx_gpu *g, mx_gpu_func **out, mx_gpu_module *m, const
 /* 64 KB, all that a block can have, needs no permission here. */
 static mx_status rocm_set_lds(mx_gpu *g, mx_gpu_func *f, int bytes, mx_err *err) {
     (void)g, (void)f;
-    return bytes <= 65536 ? MX_OK : mx_fail(err, MX_UNSUPPORTED, "%d bytes of shared memory; a block may have 65536", bytes);
+    return bytes <= 65536
+               ? MX_OK
+               : mx_fail(err, MX_UNSUPPORTED, "%d bytes of shared memory; a block may have 65536", bytes);
 }
 
-static mx_status rocm_launch(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads, uint32_t lds, void **args,
-                             const char *name, mx_err *err) {
+static mx_status rocm_launch(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads,
+                             uint32_t lds, void **args, const char *name, mx_err *err) {
     MX_TRY(bind(g, err));
-    hipError_t r = hip.hipModuleLaunchKernel(f, grid[0], grid[1], grid[2], threads, 1, 1, lds, g->stream, args, NULL);
+    hipError_t r =
+        hip.hipModuleLaunchKernel(f, grid[0], grid[1], grid[2], threads, 1, 1, lds, g->stream, args, NULL);
     if (r == 0) return MX_OK;
     mx_status st = check(r, "hipModuleLaunchKernel", err);
-    return mx_err_prefix(err, st, "kernel %s, grid %u x %u x %u of %u threads", name, grid[0], grid[1], grid[2], threads);
+    return mx_err_prefix(err, st, "kernel %s, grid %u x %u x %u of %u threads", name, grid[0], grid[1],
+                         grid[2], threads);
 }
 
 static mx_status rocm_event_new(mx_gpu *g, mx_gpu_event **out, mx_err *err) {
@@ -363,10 +382,31 @@ static void rocm_graph_free(mx_gpu *g, mx_gpu_graph *r) {
 }
 
 const mx_gpu_driver mx_gpu_driver_rocm = {
-    .name = "rocm", .count = rocm_count, .info = rocm_info, .open = rocm_open, .close = rocm_close, .mem_info = rocm_mem_info,
-    .alloc = rocm_alloc, .release = rocm_release, .host_alloc = rocm_host_alloc, .host_release = rocm_host_release,
-    .copy_in = rocm_copy_in, .copy_out = rocm_copy_out, .fill = rocm_fill, .load = rocm_load, .unload = rocm_unload,
-    .find = rocm_find, .set_lds = rocm_set_lds, .launch = rocm_launch, .event_new = rocm_event_new, .event_free = rocm_event_free,
-    .event_record = rocm_event_record, .event_done = rocm_event_done, .event_ms = rocm_event_ms, .graph_begin = rocm_graph_begin,
-    .graph_end = rocm_graph_end, .graph_launch = rocm_graph_launch, .graph_free = rocm_graph_free,
+    .name = "rocm",
+    .count = rocm_count,
+    .info = rocm_info,
+    .open = rocm_open,
+    .close = rocm_close,
+    .mem_info = rocm_mem_info,
+    .alloc = rocm_alloc,
+    .release = rocm_release,
+    .host_alloc = rocm_host_alloc,
+    .host_release = rocm_host_release,
+    .copy_in = rocm_copy_in,
+    .copy_out = rocm_copy_out,
+    .fill = rocm_fill,
+    .load = rocm_load,
+    .unload = rocm_unload,
+    .find = rocm_find,
+    .set_lds = rocm_set_lds,
+    .launch = rocm_launch,
+    .event_new = rocm_event_new,
+    .event_free = rocm_event_free,
+    .event_record = rocm_event_record,
+    .event_done = rocm_event_done,
+    .event_ms = rocm_event_ms,
+    .graph_begin = rocm_graph_begin,
+    .graph_end = rocm_graph_end,
+    .graph_launch = rocm_graph_launch,
+    .graph_free = rocm_graph_free,
 };
