@@ -276,6 +276,7 @@ int cmd_inspect(cli *c) {
         f.info = mx_model_get_info(f.m);
         memory_need(&f);
         if (mx_tokenizer_open(&f.tok, dir, &f.tok_why) != MX_OK) f.tok = NULL; // said in its line
+        if (f.tok) mx_model_use_tokenizer(f.m, f.tok);
         if (mx_chat_open(&f.chat, dir, &f.chat_why) != MX_OK) f.chat = NULL;
         if (c->o.json)
             json(&f);

@@ -141,6 +141,7 @@ static mx_status open_all(mx_engine *e, const char *dir, const mx_engine_options
     mx_model_options mo = {
         .max_tok = e->chunk, .max_rows = o->max_rows, .progress = o->progress, .arg = o->arg};
     MX_TRY(mx_model_open(&e->model, dir, e->dev, &mo, err));
+    if (e->tok) mx_model_use_tokenizer(e->model, e->tok);
     MX_TRY(make_cache(e, o, err));
     return make_buffers(e, err);
 }

@@ -92,16 +92,12 @@ static void read_defaults(mx_model *m) {
     };
 }
 
-/* The tokenizer's own eos joins those of the configs; a folder without a tokenizer has only those. */
-static void add_tokenizer_eos(mx_model *m, const char *dir, const char *token) {
+void mx_model_use_tokenizer(mx_model *m, const mx_tokenizer *t) {
     mx_model_info *info = &m->info;
-    mx_tokenizer *t = NULL;
-    if (!token || mx_tokenizer_open(&t, dir, NULL) != MX_OK) return;
-    int32_t id = mx_tokenizer_find(t, token);
-    bool seen = id < 0 || info->n_eos == MX_MAX_EOS;
+    int32_t id = m->eos_token ? mx_tokenizer_find(t, m->eos_token) : -1;
+    bool seen = id < 0 || id >= info->n_vocab || info->n_eos == MX_MAX_EOS;
     for (int i = 0; i < info->n_eos; i++) seen |= info->eos[i] == id;
     if (!seen) info->eos[info->n_eos++] = id;
-    mx_tokenizer_free(t);
 }
 
 static void round_embed_scale(mx_model *m) {
@@ -170,14 +166,12 @@ static mx_status make_ropes(mx_model *m, mx_err *err) {
 }
 
 static mx_status open_model(mx_model *m, const char *dir, const mx_model_options *opt, mx_err *err) {
-    const char *eos_token;
     MX_TRY(mx_config_open(&m->config, dir, err));
     MX_TRY(mx_arch_describe(m->arch, &m->family, m->config, err));
     MX_TRY(assign_groups(m, err));
     MX_TRY(mx_st_open(&m->st, dir, err));
     MX_TRY(mx_weights_load(&m->w, m->arch, m->config, m->st, m->dev, opt->progress, opt->arg, err));
-    m->info.n_eos = mx_config_eos(m->config, m->info.eos, MX_MAX_EOS, &eos_token);
-    add_tokenizer_eos(m, dir, eos_token);
+    m->info.n_eos = mx_config_eos(m->config, m->info.eos, MX_MAX_EOS, &m->eos_token);
     MX_TRY(fill_info(m, err));
     m->max_tok = opt->max_tok ? opt->max_tok : 512;
     m->max_rows = opt->max_rows ? opt->max_rows : 16;

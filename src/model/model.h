@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/json.h"
 #include "format/safetensors.h"
+#include "text/tokenizer.h"
 
 typedef struct mx_model mx_model;
 typedef struct mx_cache mx_cache;
@@ -55,6 +56,8 @@ mx_status mx_model_open(mx_model **out, const char *dir, mx_dev *dev, const mx_m
 void mx_model_free(mx_model *m);
 const mx_model_info *mx_model_get_info(const mx_model *m);
 const mx_generation_defaults *mx_model_get_defaults(const mx_model *m);
+/* The tokenizer's own end token joins those of the configs. Whoever opens both says so once. */
+void mx_model_use_tokenizer(mx_model *m, const mx_tokenizer *t);
 mx_dev *mx_model_dev(const mx_model *m);
 size_t mx_model_scratch_bytes(const mx_model *m);
 int mx_model_max_tok(const mx_model *m);

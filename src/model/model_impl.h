@@ -44,6 +44,7 @@ struct mx_model {
     const mx_family *family;
     mx_weights w;
     mx_model_info info;
+    const char *eos_token; // of tokenizer_config.json, or NULL
     mx_generation_defaults defaults;
     mx_rope rope[MX_ROPES];
     mx_buf rope_buf;
