@@ -16,6 +16,48 @@ typedef struct { // rows of f32; ld: values from one row to the next
     uint64_t ld;
 } mx_k_mat;
 
+typedef struct
+{ // a matrix, or a stack of them: rows of n_in values. Every kernel but embed wants codes at a multiple of 16 bytes
+    const MX_DEVICE void *codes, *scales, *biases;
+    uint32_t n_in, n_out;
+    uint32_t group_shift; // log2 of the values that share an affine scale
+    uint32_t scale_type;  // of affine scales: 0 f32, 1 f16, 2 bf16
+} mx_k_weights;
+
+enum { MX_K_OUTS = 4 }; // products of one launch
+
+typedef struct { // one product of x: matvec.c, matmul.c
+    mx_k_weights w;
+    uint64_t code_stride, scale_stride; // bytes from one matrix of a stack to the next; 0: no stack
+    MX_DEVICE float *y;
+    const MX_DEVICE float *bias; // [n_out], of a stack [n_stack, n_out], or NULL
+    uint64_t y_ld;
+    uint32_t tile_end; // tiles of the products up to and with this one
+    uint32_t unused;
+} mx_k_out;
+
+typedef struct { // matvec.c
+    const MX_DEVICE float *x;
+    uint64_t x_ld;
+    const MX_DEVICE int32_t *ids; // [rows] the matrix of a stack for each row, or NULL: experts
+    uint32_t n;                   // rows of x; with ids 1: rows are the grid's y and z
+    uint32_t n_tile;              // in all
+    uint32_t x_by_z;              // with ids: row z * grid_y + y takes row z of x; else a row of its own
+    uint32_t act;                 // glu: mx_act
+    mx_k_out out[MX_K_OUTS];
+} mx_k_matvec;
+
+typedef struct { // matmul.c
+    const MX_DEVICE float *x;
+    uint64_t x_ld;
+    const MX_DEVICE int32_t *rows;   // experts: sorted row i is row rows[i] of y ...
+    const MX_DEVICE int32_t *x_rows; // ... and takes row x_rows[i] of x; NULL: none of both
+    const MX_DEVICE int32_t *tiles;  // experts: [grid y, 4] expert, first sorted row, end of its rows, 0
+    uint32_t n;                      // rows of x; not used by experts
+    uint32_t n_tile;                 // column tiles in all
+    mx_k_out out[MX_K_OUTS];
+} mx_k_matmul;
+
 typedef struct {                        // what kernels need of mx_batch and of one KV group
     const MX_DEVICE int32_t *pos, *seq; // [n_tok]
     const MX_DEVICE int32_t *seq_start; // [n_seq + 1]

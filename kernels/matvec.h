@@ -1,0 +1,350 @@
+/* matvec.h - y[n, n_out] = x[n, n_in] W^T + bias for up to 8 rows of x: decode, where the memory's speed is the limit.
+ *
+ * Matrix instructions do the products, not for their speed but because they take 16-bit pairs as they come out of the codes with
+ * two or three instructions a pair, and because up to 8 rows of x then cost what one costs.
+ *
+ * Tiling: a block owns a tile of W, 16 rows (32 for more than 2 rows of x; 16 of gate and 16 of up for glu); its waves share n_in,
+ * wave i takes every n_wave-th step of 128 values (AMD: of 32 to 128), and add up in shared memory in a fixed order. A lane loads
+ * whole chunks of 32 values of a row, 16 bytes a load where a row allows it, one or two steps ahead, across tiles too. The block
+ * goes on to tile + grid.
+ *
+ * How lanes map to chunks:
+ *   NVIDIA, quantized  lane 4g + t: rows g and g + 8, chunk t of the step's four. One instruction so sums over four chunks whose
+ *                      scales differ. For n <= 2 column 4b + q of B holds chunk q of row b of x alone (zero elsewhere), so the
+ *                      sums of chunks stay apart and are scaled in f32. For more rows the scale goes into the bf16 weights first.
+ *   NVIDIA, dense      8 values at 32 i + 8 t, i = 0..3, so that loads of a row lie side by side; column b of B is row b of x.
+ *   AMD                lane: row lane % 16 of the tile, the same chunk in all lanes; x is the A matrix. Scaled in f32 always.
+ *
+ * x goes in as bf16 (f16 for f16 weights); everything else is f32. */
+#ifndef MX_KERNELS_MATVEC_H
+#define MX_KERNELS_MATVEC_H
+#include "numbers.h"
+#include "quant.h"
+
+enum { MV_MAX_WAVE = 8 };
+#if defined(__AMDGPU__)
+#define MV_KERNEL __attribute__((amdgpu_flat_work_group_size(32, 256))) __gpu_kernel
+#else
+#define MV_KERNEL __gpu_kernel
+#endif
+
+#if defined(__AMDGPU__)
+INLINE u32 chunks_a_step(u32 kind, u32 mt) { return words_of(kind) <= 4 ? 4 / mt : words_of(kind) <= 8 ? 2 / mt : 1; }
+#if defined(__GFX12__)
+INLINE u32 sums_used(bool few) { return few ? 2 : 8; } // of a lane's 8 sums, those of rows of x
+#else
+INLINE u32 sums_used(bool few) { return few ? 1 : 4; }
+#endif
+#else
+INLINE u32 chunks_a_step(u32 kind, u32 mt) { return (void)kind, (void)mt, 4; }
+#endif
+
+typedef struct { // what is known when a kernel is compiled
+    u32 kind, type; // type: of the scales
+    bool wide;      // groups are larger than 32
+    bool few;       // n <= 2
+    bool glu;
+    u32 mt;    // 16-row parts of a tile
+    u32 ahead; // steps that are loaded ahead
+} mv_plan;
+
+typedef struct { // a lane's share of one step of 16 rows. NVIDIA: [row half], AMD: [chunk]
+    u32 code[4][16];
+    u32 s[4][2], b[4][2]; // raw scales and biases; [1]: of the next chunk (NVIDIA, few)
+} mv_piece;
+
+INLINE void load_scales(mv_piece *p, u32 h, u32 k, mv_plan o, const weights *w, u32 row, u32 c) {
+    if (is_affine(o.kind)) {
+        const u64 at = (u64)row * (w->n_in >> w->group_shift) + (c >> (w->group_shift - 5));
+        p->s[h][k] = raw_scale(w->scales, at, o.type);
+        p->b[h][k] = raw_scale(w->biases, at, o.type);
+    } else if (o.kind > K_A8) {
+        const u64 at = (u64)row * (w->n_in / 32) + c;
+        p->s[h][k] = o.kind == K_NVFP4 ? ((const G u16 *)w->scales)[at] : ((const G u8 *)w->scales)[at];
+    }
+}
+
+INLINE void load_piece(mv_piece *p, mv_plan o, const weights *w, u32 row0, u32 step) {
+    const u32 chunks = w->n_in / 32, first = step * chunks_a_step(o.kind, o.mt), bytes = words_of(o.kind) * 4;
+#if defined(__AMDGPU__)
+    const u32 row = min_u32(row0 + (lane() & 15), w->n_out - 1); // a row past the end is computed and dropped
+    UNROLL for (u32 k = 0; k < chunks_a_step(o.kind, o.mt); k++) {
+        const u32 c = min_u32(first + k, chunks - 1);
+        load_code(p->code[k], o.kind, (const G u8 *)w->codes + ((u64)row * chunks + c) * bytes);
+        load_scales(p, k, 0, o, w, row, c);
+    }
+#else
+    const u32 g = lane() >> 2, t = lane() & 3;
+    UNROLL for (u32 h = 0; h < 2; h++) {
+        const u32 row = min_u32(row0 + g + 8 * h, w->n_out - 1);
+        if (o.kind <= K_BF16) {
+            UNROLL for (u32 i = 0; i < 4; i++) {
+                const u32 c = min_u32(first + i, chunks - 1);
+                four(p->code[h] + 4 * i, *(const G u32x4 *)((const G u8 *)w->codes + ((u64)row * chunks + c) * bytes + 16 * t));
+            }
+        } else {
+            const u32 c = min_u32(first + t, chunks - 1);
+            load_code(p->code[h], o.kind, (const G u8 *)w->codes + ((u64)row * chunks + c) * bytes);
+            if (o.few) {
+                const u32 c0 = min_u32(first + 2 * (t & 1), chunks - 1);
+                load_scales(p, h, 0, o, w, row, c0);
+                if (!o.wide) load_scales(p, h, 1, o, w, row, min_u32(c0 + 1, chunks - 1));
+            } else {
+                load_scales(p, h, 0, o, w, row, c);
+            }
+        }
+    }
+#endif
+}
+
+/* 32 values of x as pairs in the kind's order, from four places of 8 values (chunk: one after the other). */
+INLINE void load_x(u32 *b, u32 kind, const G f32 *x, u32 apart, u32 n_place) {
+    f32 v[32];
+    UNROLL for (u32 i = 0; i < 4; i++) {
+        UNROLL for (u32 k = 0; k < 8; k += 4) {
+            f32x4 q = {0, 0, 0, 0};
+            if (i < n_place) q = *(const G f32x4 *)(x + i * apart + k);
+            f32 x0 = q.x, x1 = q.y, x2 = q.z, x3 = q.w;
+            v[8 * i + k] = x0, v[8 * i + k + 1] = x1, v[8 * i + k + 2] = x2, v[8 * i + k + 3] = x3;
+        }
+    }
+    UNROLL for (u32 p = 0; p < 16; p++) b[p] = pair_of(v[pair_lo(kind, p)], v[pair_hi(kind, p)], kind == K_F16);
+}
+
+typedef struct {
+    f32 v[2][8]; // NVIDIA, few and quantized: [part][row half]; NVIDIA else: [part][two chains of 4]; AMD: [part][sums]
+} mv_sums;
+
+#if defined(__AMDGPU__)
+INLINE f32 sum_of_pairs(const u32 *b) {
+    f32 s0 = 0, s1 = 0;
+    UNROLL for (u32 p = 0; p < 16; p += 2) {
+        s0 += lo_bf16(b[p]) + hi_bf16(b[p]);
+        s1 += lo_bf16(b[p + 1]) + hi_bf16(b[p + 1]);
+    }
+    return s0 + s1;
+}
+
+INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld, u32 n, u32 chunks, u32 step) {
+    const u32 row = lane() & 15;
+    UNROLL for (u32 k = 0; k < chunks_a_step(o.kind, o.mt); k++) {
+        const u32 c = step * chunks_a_step(o.kind, o.mt) + k;
+        u32 b[16];
+        UNROLL for (u32 p = 0; p < 16; p++) b[p] = 0;
+        if (row < n && c < chunks) load_x(b, o.kind, x + row * x_ld + c * 32, 8, 4);
+        f32 total[8];
+        if (is_affine(o.kind)) {
+            const f32 mine = sum_of_pairs(b);
+            UNROLL for (u32 i = 0; i < sums_used(o.few); i++) total[i] = shuffle(mine, row_of_sum(i));
+        }
+        UNROLL for (u32 m = 0; m < o.mt; m++) {
+            u32 a[16];
+            unpack(a, piece[m].code[k], o.kind);
+            if (o.kind <= K_BF16) {
+                wmma16(acc->v[m], b, a, o.kind == K_F16);
+                wmma16(acc->v[m], b + 8, a + 8, o.kind == K_F16);
+                continue;
+            }
+            f32 d[8] = {}, e[8] = {};
+            wmma16(d, b, a, false);
+            wmma16(o.kind == K_NVFP4 ? e : d, b + 8, a + 8, false);
+            const u32 s = piece[m].s[k][0];
+            UNROLL for (u32 i = 0; i < sums_used(o.few); i++) {
+                f32 *to = &acc->v[m][i];
+                if (is_affine(o.kind))
+                    *to = fma32(scale_of_raw(s, o.type), fma32(-offset_of(o.kind), total[i], d[i]),
+                                fma32(scale_of_raw(piece[m].b[k][0], o.type), total[i], *to));
+                else if (o.kind == K_NVFP4)
+                    *to = fma32(e4m3_f32((u8)s), d[i], fma32(e4m3_f32((u8)(s >> 8)), e[i], *to));
+                else
+                    *to = fma32(e8m0_f32((u8)s), d[i], *to);
+            }
+        }
+    }
+}
+#else
+INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld, u32 n, u32 chunks, u32 step) {
+    const u32 g = lane() >> 2, t = lane() & 3, first = 4 * step;
+    const bool apart = o.few && o.kind > K_BF16; // a column of B is one chunk
+    u32 b[16];
+    UNROLL for (u32 p = 0; p < 16; p++) b[p] = 0;
+    if (o.kind <= K_BF16) {
+        if (g < n) load_x(b, o.kind, x + g * x_ld + first * 32 + 8 * t, 32, min_u32(chunks - first, 4));
+    } else {
+        const u32 row = apart ? g >> 2 : g;
+        if (row < n && first + t < chunks && (!apart || (g & 3) == t)) load_x(b, o.kind, x + row * x_ld + (first + t) * 32, 8, 4);
+    }
+    f32 total[2][4] = {}; // the sum of each column of B, in every row
+    if (apart && is_affine(o.kind)) {
+        UNROLL for (u32 m = 0; m < 8; m++)
+            mma16(total[m / 4], 0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u, b[2 * m], b[2 * m + 1], false);
+    }
+    UNROLL for (u32 part = 0; part < o.mt; part++) {
+        const mv_piece *q = &piece[part];
+        u32 a[2][16];
+        f32 d[2][4] = {};
+        UNROLL for (u32 h = 0; h < 2; h++) {
+            unpack(a[h], q->code[h], o.kind);
+            if (!apart) scale_pairs(a[h], o.kind, o.type, q->s[h][0], q->b[h][0]);
+        }
+        UNROLL for (u32 m = 0; m < 8; m++)
+            mma16(apart ? d[m / 4] : acc->v[part] + 4 * (m / 4), a[0][2 * m], a[1][2 * m], a[0][2 * m + 1], a[1][2 * m + 1],
+                  b[2 * m], b[2 * m + 1], o.kind == K_F16);
+        if (!apart) continue;
+        UNROLL for (u32 h = 0; h < 2; h++) {
+            UNROLL for (u32 k = 0; k < 2; k++) { // columns 2t and 2t + 1: chunks 2 (t % 2) and one more, of row t / 2 of x
+                const u32 s = q->s[h][o.wide ? 0 : k];
+                f32 *to = &acc->v[part][h];
+                const f32 dot = d[0][2 * h + k] + d[1][2 * h + k], sum = total[0][k] + total[1][k];
+                if (is_affine(o.kind))
+                    *to = fma32(scale_of_raw(s, o.type), fma32(-offset_of(o.kind), sum, dot),
+                                fma32(scale_of_raw(q->b[h][o.wide ? 0 : k], o.type), sum, *to));
+                else if (o.kind == K_NVFP4)
+                    *to = fma32(e4m3_f32((u8)s), d[0][2 * h + k], fma32(e4m3_f32((u8)(s >> 8)), d[1][2 * h + k], *to));
+                else
+                    *to = fma32(e8m0_f32((u8)s), dot, *to);
+            }
+        }
+    }
+}
+#endif
+
+/* The wave's sums to room[n_b][16 mt], n_b = 2 or 8 rows of x. */
+INLINE void keep(LDS f32 *room, mv_plan o, const mv_sums *acc) {
+    UNROLL for (u32 part = 0; part < o.mt; part++) {
+        LDS f32 *to = room + 16 * part;
+        const u32 ld = 16 * o.mt;
+#if defined(__AMDGPU__)
+        UNROLL for (u32 i = 0; i < sums_used(o.few); i++)
+            if (row_of_sum(i) < (o.few ? 2u : 8u)) to[row_of_sum(i) * ld + col_of_sum(i)] = acc->v[part][i];
+#else
+        const u32 g = lane() >> 2, t = lane() & 3;
+        if (o.few && o.kind > K_BF16) {
+            UNROLL for (u32 h = 0; h < 2; h++) {
+                const f32 both = acc->v[part][h] + shuffle_xor(acc->v[part][h], 1);
+                if ((t & 1) == 0) to[(t >> 1) * ld + g + 8 * h] = both;
+            }
+        } else if (!o.few || t == 0) {
+            UNROLL for (u32 i = 0; i < 4; i++)
+                to[(2 * t + (i & 1)) * ld + g + 8 * (i >> 1)] = acc->v[part][i] + acc->v[part][4 + i];
+        }
+#endif
+    }
+}
+
+INLINE f32 activation(u32 act, f32 v) { // mx_act
+    if (act == 0) return silu32(v);
+    if (act == 1) return gelu32(v);
+    if (act == 2) return 0.5f * v * (1 + tanh32(0.797884583f * fma32(0.0447149985f * v * v, v, v)));
+    v = v > 0 || v != v ? v : 0;
+    return act == 4 ? v * v : v;
+}
+
+typedef struct {
+    u32 out, row0; // which product, first row
+} mv_place;
+
+INLINE mv_place place_of(const mx_k_matvec *a, mv_plan o, u32 tile) {
+    mv_place p = {0, tile};
+    if (o.glu) return p.row0 = tile * 16, p;
+    UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++)
+        if (tile >= a->out[i].tile_end) p.out = i + 1, p.row0 = tile - a->out[i].tile_end; // ends rise: the last one holds
+    p.row0 *= 16 * o.mt;
+    return p;
+}
+
+INLINE weights weights_of(const mx_k_matvec *a, u32 out, u32 expert) {
+    weights w = a->out[out].w;
+    w.codes = (const G u8 *)w.codes + expert * a->out[out].code_stride;
+    w.scales = (const G u8 *)w.scales + expert * a->out[out].scale_stride;
+    w.biases = (const G u8 *)w.biases + expert * a->out[out].scale_stride;
+    return w;
+}
+
+INLINE void load_tile(mv_piece *piece, const mx_k_matvec *a, mv_plan o, u32 expert, u32 tile, u32 step) {
+    const mv_place p = place_of(a, o, tile);
+    const weights w = weights_of(a, p.out, expert);
+    load_piece(&piece[0], o, &w, p.row0, step);
+    if (o.glu) {
+        const weights up = weights_of(a, 1, expert);
+        load_piece(&piece[1], o, &up, p.row0, step);
+    } else if (o.mt == 2) {
+        load_piece(&piece[1], o, &w, p.row0 + 16, step);
+    }
+}
+
+INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
+    const u32 n_b = o.few ? 2 : 8, rows = 16 * o.mt, chunks = a->out[0].w.n_in / 32, n = a->n;
+    const u32 per = chunks_a_step(o.kind, o.mt), steps = (chunks + per - 1) / per;
+    u32 expert = 0;
+    u64 y_row = 0;
+    const G f32 *x = a->x;
+    if (a->ids) {
+        y_row = bz() * __gpu_num_blocks_y() + by();
+        expert = (u32)a->ids[y_row];
+        x += (a->x_by_z ? bz() : y_row) * a->x_ld;
+    }
+    mv_piece piece[2][2]; // [step ahead][part]
+    const bool works = wave() < steps;
+    u32 at_tile = bx(), at_step = wave(); // the next to load; past the end the last tile again, unused
+    UNROLL for (u32 i = 0; i < o.ahead; i++) {
+        if (works) load_tile(piece[i], a, o, expert, min_u32(at_tile, a->n_tile - 1), at_step);
+        at_step += n_wave();
+        if (at_step >= steps) at_step = wave(), at_tile += __gpu_num_blocks_x();
+    }
+    for (u32 tile = bx(); tile < a->n_tile; tile += __gpu_num_blocks_x()) {
+        mv_sums acc = {};
+        for (u32 step = wave(); step < steps; step += n_wave()) {
+            mv_piece now[2];
+            UNROLL for (u32 m = 0; m < o.mt; m++) now[m] = piece[0][m];
+            if (o.ahead == 2) UNROLL for (u32 m = 0; m < o.mt; m++) piece[0][m] = piece[1][m];
+            load_tile(piece[o.ahead - 1], a, o, expert, min_u32(at_tile, a->n_tile - 1), at_step);
+            at_step += n_wave();
+            if (at_step >= steps) at_step = wave(), at_tile += __gpu_num_blocks_x();
+            compute(&acc, o, now, x, a->x_ld, n, chunks, step);
+        }
+        keep(room + wave() * n_b * rows, o, &acc);
+        barrier();
+        const mv_place p = place_of(a, o, tile);
+        const u32 n_out = a->out[p.out].w.n_out, shown = o.glu ? 16 : rows;
+        for (u32 i = thread(); i < n_b * shown; i += threads()) {
+            const u32 b = i / shown, r = i % shown, row = p.row0 + r;
+            if (b >= n || row >= n_out) continue;
+            f32 v = 0, u = 0;
+            for (u32 k = 0; k < n_wave(); k++) {
+                v += room[(k * n_b + b) * rows + r];
+                if (o.glu) u += room[(k * n_b + b) * rows + 16 + r];
+            }
+            const G f32 *bias = a->out[p.out].bias;
+            if (bias) v += bias[(u64)expert * n_out + row];
+            if (o.glu) {
+                bias = a->out[1].bias;
+                if (bias) u += bias[(u64)expert * n_out + row];
+                v = activation(a->act, v) * u;
+            }
+            a->out[p.out].y[(y_row + b) * a->out[p.out].y_ld + row] = v;
+        }
+        barrier();
+    }
+}
+
+/* Scales of bf16 in groups of 64 or more, the usual case, have a loop of their own. */
+INLINE void matvec(const mx_k_matvec *a, u32 kind, bool few, bool glu, LDS f32 *room) {
+    mv_plan o = {kind, 2, true, few, glu, glu || !few ? 2 : 1, words_of(kind) * (glu || !few ? 2 : 1) <= 8 ? 2 : 1};
+#if defined(__AMDGPU__)
+    o.ahead = 1;
+#endif
+    const u32 type = a->out[0].w.scale_type, shift = a->out[0].w.group_shift;
+    if (!is_affine(kind)) {
+        o.wide = false;
+        matvec_run(a, o, room);
+    } else if (type == 2 && shift > 5) {
+        matvec_run(a, o, room);
+    } else {
+        o.wide = false;
+        o.type = type;
+        matvec_run(a, o, room);
+    }
+}
+
+#endif
