@@ -30,27 +30,43 @@ typedef struct {
     f32 v[8];
 } eight;
 
-INLINE eight load8(const G void *pool, u64 at, u32 type, u32 n, bool whole) { // n of them exist
-    eight r;
+typedef struct { // 8 values as they came: f32 in both halves, 2-byte numbers in the first
+    u32x4 a, b;
+} raw;
+
+INLINE f32 number_at(const G void *p, u64 i, u32 type) {
+    if (type == 0) return ((const G f32 *)p)[i];
+    return type == 1 ? f16_f32(((const G u16 *)p)[i]) : bf16_f32(((const G u16 *)p)[i]);
+}
+
+/* Values at to at + 7 of a pool, of which n exist; zeros if not `exists`. Whole ones are loaded in any case, so that loads of
+ * several keys are under way together: `at` is always an address inside the pool. */
+INLINE raw load8(const G void *pool, u64 at, u32 type, u32 n, bool whole, bool exists) {
+    const u32x4 zero = {0, 0, 0, 0};
+    raw r = {zero, zero};
     if (!whole) {
-        UNROLL for (u32 i = 0; i < 8; i++) {
-            r.v[i] = 0;
-            if (i >= n) continue;
-            if (type == 0)
-                r.v[i] = ((const G f32 *)pool)[at + i];
-            else if (type == 1)
-                r.v[i] = f16_f32(((const G u16 *)pool)[at + i]);
-            else
-                r.v[i] = bf16_f32(((const G u16 *)pool)[at + i]);
-        }
+        f32 v[8];
+        UNROLL for (u32 i = 0; i < 8; i++) v[i] = exists && i < n ? number_at(pool, at + i, type) : 0;
+        r.a = (u32x4){bits(v[0]), bits(v[1]), bits(v[2]), bits(v[3])};
+        r.b = (u32x4){bits(v[4]), bits(v[5]), bits(v[6]), bits(v[7])};
     } else if (type == 0) {
-        const f32x4 a = *(const G f32x4 *)((const G f32 *)pool + at),
-                    b = *(const G f32x4 *)((const G f32 *)pool + at + 4);
-        r.v[0] = a.x, r.v[1] = a.y, r.v[2] = a.z, r.v[3] = a.w, r.v[4] = b.x, r.v[5] = b.y, r.v[6] = b.z,
-        r.v[7] = b.w;
+        r.a = *(const G u32x4 *)((const G u32 *)pool + at);
+        r.b = *(const G u32x4 *)((const G u32 *)pool + at + 4);
+        r.a = exists ? r.a : zero;
+        r.b = exists ? r.b : zero;
     } else {
-        const u32x4 a = *(const G u32x4 *)((const G u16 *)pool + at);
-        const u32 w[4] = {a.x, a.y, a.z, a.w};
+        r.a = *(const G u32x4 *)((const G u16 *)pool + at);
+        r.a = exists ? r.a : zero;
+    }
+    return r;
+}
+
+INLINE eight widen(raw x, u32 type) {
+    eight r;
+    const u32 w[8] = {x.a.x, x.a.y, x.a.z, x.a.w, x.b.x, x.b.y, x.b.z, x.b.w};
+    if (type == 0) {
+        UNROLL for (u32 i = 0; i < 8; i++) r.v[i] = from_bits(w[i]);
+    } else {
         UNROLL for (u32 i = 0; i < 4; i++) {
             r.v[2 * i] = type == 2 ? lo_bf16(w[i]) : f16_f32((u16)w[i]);
             r.v[2 * i + 1] = type == 2 ? hi_bf16(w[i]) : f16_f32((u16)(w[i] >> 16));
@@ -127,7 +143,7 @@ INLINE void attention(const u32 type, const u32 lanes, const u32 rows, const boo
     const i32 split0 = lo < hi ? (lo >> 8) + (i32)(part * a.part_splits) : 0;
     const i32 split1 = lo < hi ? min_i32(split0 + (i32)a.part_splits, (hi + SPLIT - 1) >> 8) : 0;
     const G i32 *blocks = b.blocks + (u64)seq * b.block_stride;
-    const u32 at_once = rows == 8 ? 2 : 4; // keys of a lane: what the registers hold
+    const u32 at_once = rows >= 4 ? 2 : 4; // keys of a lane: what the registers hold
     const u32 per_wave = WAVE / lanes,
               mine = wave() * KEYS; // keys that a wave works on side by side; its first key of a split
     for (i32 split = split0; split < split1; split++) {
@@ -147,16 +163,19 @@ INLINE void attention(const u32 type, const u32 lanes, const u32 rows, const boo
         barrier();
         ROLLED for (u32 k0 = 0; k0 < KEYS; k0 += at_once * per_wave) {
             f32 dot[MOST];
-            eight k[4];
+            raw k[4];
             UNROLL for (u32 u = 0; u < at_once; u++) {
                 const u32 row = key_row[mine + k0 + u * per_wave + group];
-                UNROLL for (u32 i = 0; i < 8; i++) k[u].v[i] = 0;
-                if (row != NO_ROW && n_d) k[u] = load8(a.pool_k, (u64)row * a.hd + d0, type, n_d, whole);
+                const bool exists = row != NO_ROW && n_d;
+                k[u] = load8(a.pool_k, exists ? (u64)row * a.hd + d0 : 0, type, n_d, whole, exists);
             }
-            UNROLL for (u32 u = 0; u < at_once; u++) UNROLL for (u32 r = 0; r < rows; r++) {
-                f32 s = 0;
-                UNROLL for (u32 i = 0; i < 8; i++) s = fma32(q[r][i], k[u].v[i], s);
-                dot[u * rows + r] = s;
+            UNROLL for (u32 u = 0; u < at_once; u++) {
+                const eight x = widen(k[u], whole ? type : 0);
+                UNROLL for (u32 r = 0; r < rows; r++) {
+                    f32 s = 0;
+                    UNROLL for (u32 i = 0; i < 8; i++) s = fma32(q[r][i], x.v[i], s);
+                    dot[u * rows + r] = s;
+                }
             }
             const u32 n = at_once * rows, left = n > lanes ? n / lanes : 1;
             const u32 first = fold(dot, n, lanes);
@@ -197,17 +216,18 @@ INLINE void attention(const u32 type, const u32 lanes, const u32 rows, const boo
             UNROLL for (u32 i = 0; i < 8; i++) sum[r][i] *= fix;
         }
         ROLLED for (u32 k0 = 0; k0 < KEYS; k0 += at_once * per_wave) {
-            eight v[4];
+            raw v[4];
             UNROLL for (u32 u = 0; u < at_once; u++) {
                 const u32 row = key_row[mine + k0 + u * per_wave + group];
-                UNROLL for (u32 i = 0; i < 8; i++) v[u].v[i] = 0;
-                if (row != NO_ROW && n_d) v[u] = load8(a.pool_v, (u64)row * a.hd + d0, type, n_d, whole);
+                const bool exists = row != NO_ROW && n_d;
+                v[u] = load8(a.pool_v, exists ? (u64)row * a.hd + d0 : 0, type, n_d, whole, exists);
             }
             UNROLL for (u32 u = 0; u < at_once; u++) {
                 const LDS f32 *w = score + (mine + k0 + u * per_wave + group) * rows;
+                const eight x = widen(v[u], whole ? type : 0);
                 UNROLL for (u32 r = 0; r < rows; r++) {
                     const f32 p = w[r];
-                    UNROLL for (u32 i = 0; i < 8; i++) sum[r][i] = fma32(p, v[u].v[i], sum[r][i]);
+                    UNROLL for (u32 i = 0; i < 8; i++) sum[r][i] = fma32(p, x.v[i], sum[r][i]);
                 }
             }
         }
@@ -256,7 +276,8 @@ INLINE void attention(const u32 type, const u32 lanes, const u32 rows, const boo
 #define EACH_LANES(name, type)                                                                               \
     EACH_ROWS(name, type, 4)                                                                                 \
     EACH_ROWS(name, type, 8)                                                                                 \
-    EACH_ROWS(name, type, 16) EACH_ROWS(name, type, 32) __gpu_kernel                                         \
+    EACH_ROWS(name, type, 16)                                                                                \
+    EACH_ROWS(name, type, 32) __gpu_kernel                                                                   \
         __attribute__((amdgpu_flat_work_group_size(256, 256))) void attention_##name##_any(mx_k_attention a, \
                                                                                            mx_k_batch b) {   \
         attention(type, 32, 8, false, a, b);                                                                 \
@@ -265,23 +286,44 @@ EACH_LANES(f32, 0)
 EACH_LANES(f16, 1)
 EACH_LANES(bf16, 2)
 
-/* Join the parts of a row in order of position. Grid: x = tokens, y = heads. Block: 64 threads (any). Only where n_part > 1. */
-__gpu_kernel void attention_merge(mx_k_attention a, mx_k_batch b) {
+/* Join the parts of a row. A wave takes every 8th part, lanes take the values of the head; the order of sums depends on n_part
+ * alone. Grid: x = tokens, y = heads. Block: 256 threads. Only where n_part > 1. */
+__gpu_kernel __attribute__((amdgpu_flat_work_group_size(256, 256))) void attention_merge(mx_k_attention a,
+                                                                                         mx_k_batch b) {
+    SHARED f32 joined[WAVES * HD], room[WAVES];
     const u32 tok = bx(), head = by(), seq = (u32)b.seq[tok];
     const u32 q_len = (u32)b.seq_start[seq + 1] - (u32)b.seq_start[seq];
     if (q_len < a.q_lo || q_len > a.q_hi) return;
     const u64 at = ((u64)tok * a.n_head + head) * a.n_part;
-    const G f32 *ml = a.part_ml + at * 2;
-    f32 top = a.sinks ? a.sinks[head] : -infinity(), total = 0;
-    for (u32 p = 0; p < a.n_part; p++) top = ml[2 * p + 1] == 0 ? top : max32(top, ml[2 * p]);
-    for (u32 p = 0; p < a.n_part; p++)
-        total += ml[2 * p + 1] == 0 ? 0 : ml[2 * p + 1] * exp32(ml[2 * p] - top);
-    if (a.sinks) total += exp32(a.sinks[head] - top);
-    const f32 factor = total == 0 ? 0 : fast_rcp(total);
-    for (u32 d = thread(); d < a.hd; d += threads()) {
-        f32 o = 0;
-        for (u32 p = 0; p < a.n_part; p++)
-            if (ml[2 * p + 1] != 0) o = fma32(a.part_o[(at + p) * a.hd + d], exp32(ml[2 * p] - top), o);
-        row_of(a.out, tok)[head * a.hd + d] = o * factor;
+    const G f32x2 *ml = (const G f32x2 *)a.part_ml + at;
+    const f32 sink = a.sinks ? a.sinks[head] : -infinity();
+    f32 top = sink, total = 0, sum[HD / WAVE];
+    for (u32 p = thread(); p < a.n_part; p += threads()) {
+        const f32x2 x = ml[p];
+        top = x.y == 0 ? top : max32(top, x.x); // a part of no key has a sum of 0
     }
+    top = block_max(top, room);
+    UNROLL for (u32 i = 0; i < HD / WAVE; i++) sum[i] = 0;
+    for (u32 p = wave(); p < a.n_part; p += WAVES) {
+        const f32x2 x = ml[p];
+        if (x.y == 0) continue;
+        const f32 weight = exp32(x.x - top);
+        total = fma32(x.y, weight, total);
+        UNROLL for (u32 i = 0; i < HD / WAVE; i++) {
+            const u32 d = i * WAVE + lane();
+            if (d < a.hd) sum[i] = fma32(a.part_o[(at + p) * a.hd + d], weight, sum[i]);
+        }
+    }
+    UNROLL for (u32 i = 0; i < HD / WAVE; i++) joined[wave() * HD + i * WAVE + lane()] = sum[i];
+    barrier(); // room was read
+    if (lane() == 0) room[wave()] = total;
+    barrier();
+    total = a.sinks ? exp32(sink - top) : 0;
+    UNROLL for (u32 w = 0; w < WAVES; w++) total += room[w];
+    const f32 factor = total == 0 ? 0 : fast_rcp(total);
+    const u32 d = thread();
+    if (d >= a.hd) return;
+    f32 o = 0;
+    UNROLL for (u32 w = 0; w < WAVES; w++) o += joined[w * HD + d];
+    row_of(a.out, tok)[head * a.hd + d] = o * factor;
 }
