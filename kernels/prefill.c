@@ -272,6 +272,7 @@ INLINE void prefill(const bool bf16, const u32 head, LDS u16 *ks, LDS u16 *vs, L
                     const u32 k = k8 + i;
                     const u32x8 keys = load_32(ks + (n * 16 + col) * (head + PAD) + k * 16);
                     sum = mma(bf16, keys, in_lds ? load_32(own + k * 16) : q[i], sum);
+                    if (in_lds) __builtin_amdgcn_sched_barrier(0);
                 }
                 UNROLL for (u32 i = 0; i < 8; i++) {
                     const i32 key = base + (i32)(n * 16 + 2 * i + high);
@@ -302,8 +303,10 @@ INLINE void prefill(const bool bf16, const u32 head, LDS u16 *ks, LDS u16 *vs, L
                     w[i] = (even & 0xFFFFu) | odd << 16;
                     w[i + 1] = even >> 16 | (odd & 0xFFFF0000u);
                 }
-                UNROLL for (u32 i = 0; i < head / 16; i++) o[i] =
-                    mma(bf16, load_32(vs + (i * 16 + col) * (n_keys + PAD) + n * 16), w, o[i]);
+                UNROLL for (u32 i = 0; i < head / 16; i++) {
+                    o[i] = mma(bf16, load_32(vs + (i * 16 + col) * (n_keys + PAD) + n * 16), w, o[i]);
+                    if (in_lds && i % 2) __builtin_amdgcn_sched_barrier(0); // no more at hand than registers
+                }
             }
     }
     total += shuffle_xor(total, 16);
