@@ -5,7 +5,7 @@
  *
  * A factor is 16 rows (of x, or of W, both stored with k along the row). Who holds what:
  *   NVIDIA  (mma.m16n8k16; g = lane / 4, t = lane % 4)  rows g and g + 8, pairs 4t to 4t + 3: `lo` and `hi`
- *   gfx11   (wmma 16x16x16)  row lane % 16, all 16 pairs; lanes 16 to 31 repeat lanes 0 to 15
+ *   gfx11   (wmma 16x16x16)  row lane % 16, 8 pairs at a time; lanes 16 to 31 repeat lanes 0 to 15
  *   gfx12   the same here; each half of the wave passes on the half that it is asked for
  * and of the 16 x 16 result, 8 sums a lane: row_of_sum() and col_of_sum() tell which. */
 #ifndef MX_KERNELS_PRODUCT_H
@@ -72,6 +72,12 @@ INLINE void mma16(f32 *d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, bool h
                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 #endif
+/* The compiler moves nothing across: it would otherwise start so early on what comes next that registers run out. */
+INLINE void stay(void) {
+#if defined(__AMDGPU__)
+    __builtin_amdgcn_sched_barrier(0);
+#endif
+}
 /* ---- end of raw ------------------------------------------------------------------------------------------- */
 
 /* Two f32 as a pair of bf16, or of f16 (too large a number becomes the largest; NaN stays). */
@@ -87,25 +93,30 @@ INLINE u32 pair_of(f32 lo, f32 hi, bool half) {
  * rows that 8 lanes write and those that 8 lanes read then fall on 8 different groups of banks. */
 INLINE u32 slot_at(u32 row, u32 slot) { return 4 * row + (slot ^ (row >> 1 & 3)); }
 
-typedef struct {
 #if defined(__AMDGPU__)
-    u32 v[16];
-#else
-    u32 lo[4], hi[4];
-#endif
+enum { FACTOR_PARTS = 2 }; // 16 of the 32 values of k at a time, to spare registers
+typedef struct {
+    u32 v[8];
 } factor;
+#else
+enum { FACTOR_PARTS = 1 };
+typedef struct {
+    u32 lo[4], hi[4];
+} factor;
+#endif
 
 INLINE void four(u32 *out, u32x4 v) {
     u32 a = v.x, b = v.y, c = v.z, d = v.w;
     out[0] = a, out[1] = b, out[2] = c, out[3] = d;
 }
 
-INLINE factor load_factor(const LDS u32x4 *tile, u32 row) { // of rows row to row + 15
+INLINE factor load_factor(const LDS u32x4 *tile, u32 row, u32 part) { // of rows row to row + 15
     factor f;
 #if defined(__AMDGPU__)
     const u32 r = row + (lane() & 15);
-    UNROLL for (u32 s = 0; s < 4; s++) four(f.v + 4 * s, tile[slot_at(r, s)]);
+    UNROLL for (u32 s = 0; s < 2; s++) four(f.v + 4 * s, tile[slot_at(r, 2 * part + s)]);
 #else
+    (void)part;
     const u32 r = row + (lane() >> 2), t = lane() & 3;
     four(f.lo, tile[slot_at(r, t)]);
     four(f.hi, tile[slot_at(r + 8, t)]);
@@ -113,11 +124,10 @@ INLINE factor load_factor(const LDS u32x4 *tile, u32 row) { // of rows row to ro
     return f;
 }
 
-/* sum[8] += a b^T over 32 values of k */
-INLINE void mma32(f32 *sum, const factor *a, const factor *b, bool half) {
+/* sum[8] += a b^T over the values of k of a part */
+INLINE void mma_part(f32 *sum, const factor *a, const factor *b, bool half) {
 #if defined(__AMDGPU__)
     wmma16(sum, a->v, b->v, half);
-    wmma16(sum, a->v + 8, b->v + 8, half);
 #else
     UNROLL for (u32 m = 0; m < 4; m += 2) {
         mma16(sum, a->lo[m], a->hi[m], a->lo[m + 1], a->hi[m + 1], b->lo[m], b->lo[m + 1], half);
