@@ -36,7 +36,7 @@ INLINE u32 sums_used(bool few) { return few ? 2 : 8; } // of a lane's 8 sums, th
 INLINE u32 sums_used(bool few) { return few ? 1 : 4; }
 #endif
 #else
-INLINE u32 chunks_a_step(u32 kind, u32 mt) { return (void)kind, (void)mt, 4; }
+INLINE u32 chunks_a_step(u32 kind, u32 mt) { return kind <= K_BF16 && mt == 2 ? 2 : 4; }
 #endif
 
 typedef struct { // what is known when a kernel is compiled
@@ -78,7 +78,7 @@ INLINE void load_piece(mv_piece *p, mv_plan o, const weights *w, u32 row0, u32 s
     UNROLL for (u32 h = 0; h < 2; h++) {
         const u32 row = min_u32(row0 + g + 8 * h, w->n_out - 1);
         if (o.kind <= K_BF16) {
-            UNROLL for (u32 i = 0; i < 4; i++) {
+            UNROLL for (u32 i = 0; i < chunks_a_step(o.kind, o.mt); i++) {
                 const u32 c = min_u32(first + i, chunks - 1);
                 four(p->code[h] + 4 * i, *(const G u32x4 *)((const G u8 *)w->codes + ((u64)row * chunks + c) * bytes + 16 * t));
             }
@@ -97,7 +97,7 @@ INLINE void load_piece(mv_piece *p, mv_plan o, const weights *w, u32 row0, u32 s
 #endif
 }
 
-/* 32 values of x as pairs in the kind's order, from four places of 8 values (chunk: one after the other). */
+/* 32 values of x as pairs in the kind's order, from places of 8 values, `apart` from each other; n_place may be less than 4. */
 INLINE void load_x(u32 *b, u32 kind, const G f32 *x, u32 apart, u32 n_place) {
     f32 v[32];
     UNROLL for (u32 i = 0; i < 4; i++) {
@@ -164,12 +164,12 @@ INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 
 }
 #else
 INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld, u32 n, u32 chunks, u32 step) {
-    const u32 g = lane() >> 2, t = lane() & 3, first = 4 * step;
+    const u32 g = lane() >> 2, t = lane() & 3, per = chunks_a_step(o.kind, o.mt), first = per * step;
     const bool apart = o.few && o.kind > K_BF16; // a column of B is one chunk
     u32 b[16];
     UNROLL for (u32 p = 0; p < 16; p++) b[p] = 0;
     if (o.kind <= K_BF16) {
-        if (g < n) load_x(b, o.kind, x + g * x_ld + first * 32 + 8 * t, 32, min_u32(chunks - first, 4));
+        if (g < n) load_x(b, o.kind, x + g * x_ld + first * 32 + 8 * t, 32, min_u32(chunks - first, per));
     } else {
         const u32 row = apart ? g >> 2 : g;
         if (row < n && first + t < chunks && (!apart || (g & 3) == t)) load_x(b, o.kind, x + row * x_ld + (first + t) * 32, 8, 4);
@@ -187,8 +187,8 @@ INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 
             unpack(a[h], q->code[h], o.kind);
             if (!apart) scale_pairs(a[h], o.kind, o.type, q->s[h][0], q->b[h][0]);
         }
-        UNROLL for (u32 m = 0; m < 8; m++)
-            mma16(apart ? d[m / 4] : acc->v[part] + 4 * (m / 4), a[0][2 * m], a[1][2 * m], a[0][2 * m + 1], a[1][2 * m + 1],
+        UNROLL for (u32 m = 0; m < 2 * per; m++)
+            mma16(apart ? d[m / 4] : acc->v[part] + 4 * (m & 1), a[0][2 * m], a[1][2 * m], a[0][2 * m + 1], a[1][2 * m + 1],
                   b[2 * m], b[2 * m + 1], o.kind == K_F16);
         if (!apart) continue;
         UNROLL for (u32 h = 0; h < 2; h++) {
@@ -328,23 +328,14 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
     }
 }
 
-/* Scales of bf16 in groups of 64 or more, the usual case, have a loop of their own. */
-INLINE void matvec(const mx_k_matvec *a, u32 kind, bool few, bool glu, LDS f32 *room) {
-    mv_plan o = {kind, 2, true, few, glu, glu || !few ? 2 : 1, words_of(kind) * (glu || !few ? 2 : 1) <= 8 ? 2 : 1};
+/* usual: scales of bf16, groups of 64 or 128. The rest has kernels of its own, which need more registers. */
+INLINE void matvec(const mx_k_matvec *a, u32 kind, bool few, bool glu, bool usual, LDS f32 *room) {
+    mv_plan o = {kind, 2, usual, few, glu, glu || !few ? 2 : 1, few && !glu && words_of(kind) <= 8 ? 2 : 1};
 #if defined(__AMDGPU__)
     o.ahead = 1;
 #endif
-    const u32 type = a->out[0].w.scale_type, shift = a->out[0].w.group_shift;
-    if (!is_affine(kind)) {
-        o.wide = false;
-        matvec_run(a, o, room);
-    } else if (type == 2 && shift > 5) {
-        matvec_run(a, o, room);
-    } else {
-        o.wide = false;
-        o.type = type;
-        matvec_run(a, o, room);
-    }
+    if (!usual) o.type = a->out[0].w.scale_type;
+    matvec_run(a, o, room);
 }
 
 #endif
