@@ -53,57 +53,81 @@ typedef struct { // a lane's share of one step of 16 rows. NVIDIA: [row half], A
     u32 s[4][2], b[4][2]; // raw scales and biases; [1]: of the next chunk (NVIDIA, few)
 } mv_piece;
 
-INLINE void load_scales(mv_piece *p, u32 h, u32 k, mv_plan o, const weights *w, u32 row, u32 c) {
+typedef struct { // where rows begin: the first, and the bytes to the second (NVIDIA)
+    const G u8 *code, *s;
+    i64 b; // bytes from scales to biases
+    u32 code2, s2;
+} mv_rows;
+
+INLINE u32 scale_bytes(mv_plan o) { return is_affine(o.kind) ? (o.type == 0 ? 4 : 2) : o.kind == K_NVFP4 ? 2 : 1; }
+
+INLINE void find_rows(mv_rows *r, mv_plan o, const weights *w, u32 row0) {
+    const u32 chunks = w->n_in / 32, code_row = chunks * words_of(o.kind) * 4;
+    const u32 scale_row = (is_affine(o.kind) ? w->n_in >> w->group_shift : chunks) * scale_bytes(o);
+#if defined(__AMDGPU__)
+    const u32 row = min_u32(row0 + (lane() & 15), w->n_out - 1); // a row past the end is computed and dropped
+    r->code2 = r->s2 = 0;
+#else
+    const u32 row = min_u32(row0 + (lane() >> 2), w->n_out - 1), more = min_u32(row + 8, w->n_out - 1) - row;
+    r->code2 = more * code_row, r->s2 = more * scale_row;
+#endif
+    r->code = (const G u8 *)w->codes + (u64)row * code_row;
+    r->s = (const G u8 *)w->scales + (u64)row * scale_row;
+    r->b = (i64)((u64)w->biases - (u64)w->scales);
+}
+
+/* Scale (and bias) of chunk c of row h; shift: log2 of the chunks of a group. */
+INLINE void load_scales(mv_piece *p, u32 i, u32 k, mv_plan o, const mv_rows *r, u32 h, u32 c, u32 shift) {
+    if (o.kind <= K_BF16) return;
+    const G u8 *at = r->s + (h ? r->s2 : 0) + (is_affine(o.kind) ? c >> shift : c) * scale_bytes(o);
     if (is_affine(o.kind)) {
-        const u64 at = (u64)row * (w->n_in >> w->group_shift) + (c >> (w->group_shift - 5));
-        p->s[h][k] = raw_scale(w->scales, at, o.type);
-        p->b[h][k] = raw_scale(w->biases, at, o.type);
-    } else if (o.kind > K_A8) {
-        const u64 at = (u64)row * (w->n_in / 32) + c;
-        p->s[h][k] = o.kind == K_NVFP4 ? ((const G u16 *)w->scales)[at] : ((const G u8 *)w->scales)[at];
+        p->s[i][k] = raw_scale(at, 0, o.type);
+        p->b[i][k] = raw_scale(at + r->b, 0, o.type);
+    } else {
+        p->s[i][k] = o.kind == K_NVFP4 ? *(const G u16 *)at : *at;
     }
 }
 
-INLINE void load_piece(mv_piece *p, mv_plan o, const weights *w, u32 row0, u32 step) {
-    const u32 chunks = w->n_in / 32, first = step * chunks_a_step(o.kind, o.mt), bytes = words_of(o.kind) * 4;
+INLINE void load_piece(mv_piece *p, mv_plan o, const mv_rows *r, u32 chunks, u32 shift, u32 step) {
+    const u32 per = chunks_a_step(o.kind, o.mt), first = step * per, bytes = words_of(o.kind) * 4;
 #if defined(__AMDGPU__)
-    const u32 row = min_u32(row0 + (lane() & 15), w->n_out - 1); // a row past the end is computed and dropped
-    UNROLL for (u32 k = 0; k < chunks_a_step(o.kind, o.mt); k++) {
+    UNROLL for (u32 k = 0; k < per; k++) {
         const u32 c = min_u32(first + k, chunks - 1);
-        load_code(p->code[k], o.kind, (const G u8 *)w->codes + ((u64)row * chunks + c) * bytes);
-        load_scales(p, k, 0, o, w, row, c);
+        load_code(p->code[k], o.kind, r->code + c * bytes);
+        load_scales(p, k, 0, o, r, 0, c, shift);
     }
 #else
-    const u32 g = lane() >> 2, t = lane() & 3;
+    const u32 t = lane() & 3;
     UNROLL for (u32 h = 0; h < 2; h++) {
-        const u32 row = min_u32(row0 + g + 8 * h, w->n_out - 1);
         if (o.kind <= K_BF16) {
-            UNROLL for (u32 i = 0; i < chunks_a_step(o.kind, o.mt); i++) {
-                const u32 c = min_u32(first + i, chunks - 1);
-                four(p->code[h] + 4 * i, *(const G u32x4 *)((const G u8 *)w->codes + ((u64)row * chunks + c) * bytes + 16 * t));
-            }
+            UNROLL for (u32 i = 0; i < per; i++)
+                four(p->code[h] + 4 * i, *(const G u32x4 *)(r->code + (h ? r->code2 : 0) + min_u32(first + i, chunks - 1) * bytes + 16 * t));
         } else {
             const u32 c = min_u32(first + t, chunks - 1);
-            load_code(p->code[h], o.kind, (const G u8 *)w->codes + ((u64)row * chunks + c) * bytes);
+            load_code(p->code[h], o.kind, r->code + (h ? r->code2 : 0) + c * bytes);
             if (o.few) {
                 const u32 c0 = min_u32(first + 2 * (t & 1), chunks - 1);
-                load_scales(p, h, 0, o, w, row, c0);
-                if (!o.wide) load_scales(p, h, 1, o, w, row, min_u32(c0 + 1, chunks - 1));
+                load_scales(p, h, 0, o, r, h, c0, shift);
+                if (!o.wide) load_scales(p, h, 1, o, r, h, min_u32(c0 + 1, chunks - 1), shift);
             } else {
-                load_scales(p, h, 0, o, w, row, c);
+                load_scales(p, h, 0, o, r, h, c, shift);
             }
         }
     }
 #endif
 }
 
-/* 32 values of x as pairs in the kind's order, from places of 8 values, `apart` from each other; n_place may be less than 4. */
-INLINE void load_x(u32 *b, u32 kind, const G f32 *x, u32 apart, u32 n_place) {
+static const G f32 mv_zeros[32] = {}; // what is not there of x
+
+/* 32 values of x as pairs in the kind's order, from places of 8 values, `apart` from each other, those from n_place on (dense
+ * kinds) zero; all zero where not `wanted`. Without branches, so that loads of weights need not wait for these. */
+INLINE void load_x(u32 *b, u32 kind, const G f32 *x, u64 at, u32 apart, u32 n_place, bool wanted) {
     f32 v[32];
+    const G f32 *from = wanted ? x + at : mv_zeros;
     UNROLL for (u32 i = 0; i < 4; i++) {
         UNROLL for (u32 k = 0; k < 8; k += 4) {
-            f32x4 q = {0, 0, 0, 0};
-            if (i < n_place) q = *(const G f32x4 *)(x + i * apart + k);
+            const G f32 *p = apart == 8 ? from + 8 * i : wanted && i < n_place ? from + i * apart : mv_zeros;
+            const f32x4 q = *(const G f32x4 *)(p + k);
             f32 x0 = q.x, x1 = q.y, x2 = q.z, x3 = q.w;
             v[8 * i + k] = x0, v[8 * i + k + 1] = x1, v[8 * i + k + 2] = x2, v[8 * i + k + 3] = x3;
         }
@@ -130,8 +154,7 @@ INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 
     UNROLL for (u32 k = 0; k < chunks_a_step(o.kind, o.mt); k++) {
         const u32 c = step * chunks_a_step(o.kind, o.mt) + k;
         u32 b[16];
-        UNROLL for (u32 p = 0; p < 16; p++) b[p] = 0;
-        if (row < n && c < chunks) load_x(b, o.kind, x + row * x_ld + c * 32, 8, 4);
+        load_x(b, o.kind, x, row * x_ld + c * 32, 8, 4, row < n && c < chunks);
         f32 total[8];
         if (is_affine(o.kind)) {
             const f32 mine = sum_of_pairs(b);
@@ -167,12 +190,12 @@ INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 
     const u32 g = lane() >> 2, t = lane() & 3, per = chunks_a_step(o.kind, o.mt), first = per * step;
     const bool apart = o.few && o.kind > K_BF16; // a column of B is one chunk
     u32 b[16];
-    UNROLL for (u32 p = 0; p < 16; p++) b[p] = 0;
     if (o.kind <= K_BF16) {
-        if (g < n) load_x(b, o.kind, x + g * x_ld + first * 32 + 8 * t, 32, min_u32(chunks - first, per));
+        load_x(b, o.kind, x, g * x_ld + first * 32 + 8 * t, 32, min_u32(chunks - first, per), g < n);
     } else {
         const u32 row = apart ? g >> 2 : g;
-        if (row < n && first + t < chunks && (!apart || (g & 3) == t)) load_x(b, o.kind, x + row * x_ld + (first + t) * 32, 8, 4);
+        const bool wanted = row < n && first + t < chunks && (!apart || (g & 3) == t);
+        load_x(b, o.kind, x, row * x_ld + (first + t) * 32, 8, 4, wanted);
     }
     f32 total[2][4] = {}; // the sum of each column of B, in every row
     if (apart && is_affine(o.kind)) {
@@ -261,15 +284,20 @@ INLINE weights weights_of(const mx_k_matvec *a, u32 out, u32 expert) {
     return w;
 }
 
-INLINE void load_tile(mv_piece *piece, const mx_k_matvec *a, mv_plan o, u32 expert, u32 tile, u32 step) {
-    const mv_place p = place_of(a, o, tile);
+typedef struct { // what is loaded next
+    mv_rows part[2];
+    u32 tile, step;
+} mv_cursor;
+
+INLINE void find_tile(mv_cursor *c, const mx_k_matvec *a, mv_plan o, u32 expert) {
+    const mv_place p = place_of(a, o, min_u32(c->tile, a->n_tile - 1)); // past the end the last tile again, unused
     const weights w = weights_of(a, p.out, expert);
-    load_piece(&piece[0], o, &w, p.row0, step);
+    find_rows(&c->part[0], o, &w, p.row0);
     if (o.glu) {
         const weights up = weights_of(a, 1, expert);
-        load_piece(&piece[1], o, &up, p.row0, step);
+        find_rows(&c->part[1], o, &up, p.row0);
     } else if (o.mt == 2) {
-        load_piece(&piece[1], o, &w, p.row0 + 16, step);
+        find_rows(&c->part[1], o, &w, p.row0 + 16);
     }
 }
 
@@ -284,13 +312,18 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
         expert = (u32)a->ids[y_row];
         x += (a->x_by_z ? bz() : y_row) * a->x_ld;
     }
+    const u32 shift = a->out[0].w.group_shift - 5;
     mv_piece piece[2][2]; // [step ahead][part]
-    const bool works = wave() < steps;
-    u32 at_tile = bx(), at_step = wave(); // the next to load; past the end the last tile again, unused
+    mv_cursor at = {.tile = bx(), .step = wave()};
+    find_tile(&at, a, o, expert);
+    if (at.step >= steps) at.step = 0; // a wave without work loads for nothing
     UNROLL for (u32 i = 0; i < o.ahead; i++) {
-        if (works) load_tile(piece[i], a, o, expert, min_u32(at_tile, a->n_tile - 1), at_step);
-        at_step += n_wave();
-        if (at_step >= steps) at_step = wave(), at_tile += __gpu_num_blocks_x();
+        UNROLL for (u32 m = 0; m < o.mt; m++) load_piece(&piece[i][m], o, &at.part[m], chunks, shift, at.step);
+        at.step += n_wave();
+        if (at.step >= steps) {
+            at.step = wave() < steps ? wave() : 0, at.tile += __gpu_num_blocks_x();
+            find_tile(&at, a, o, expert);
+        }
     }
     for (u32 tile = bx(); tile < a->n_tile; tile += __gpu_num_blocks_x()) {
         mv_sums acc = {};
@@ -298,10 +331,13 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
             mv_piece now[2];
             UNROLL for (u32 m = 0; m < o.mt; m++) now[m] = piece[0][m];
             if (o.ahead == 2) UNROLL for (u32 m = 0; m < o.mt; m++) piece[0][m] = piece[1][m];
-            load_tile(piece[o.ahead - 1], a, o, expert, min_u32(at_tile, a->n_tile - 1), at_step);
-            at_step += n_wave();
-            if (at_step >= steps) at_step = wave(), at_tile += __gpu_num_blocks_x();
+            UNROLL for (u32 m = 0; m < o.mt; m++) load_piece(&piece[o.ahead - 1][m], o, &at.part[m], chunks, shift, at.step);
             compute(&acc, o, now, x, a->x_ld, n, chunks, step);
+            at.step += n_wave();
+            if (at.step >= steps) {
+                at.step = wave(), at.tile += __gpu_num_blocks_x();
+                find_tile(&at, a, o, expert);
+            }
         }
         keep(room + wave() * n_b * rows, o, &acc);
         barrier();

@@ -26,6 +26,7 @@ typedef u32 w32x8 __attribute__((ext_vector_type(8)));
 INLINE u32 pick(u32 lo, u32 hi, u32 selector) { return __builtin_amdgcn_perm(hi, lo, selector); }
 INLINE u32 tops(u32 lo, u32 hi) { return pick(lo, hi, 0x07060302u); } // upper halves of both: f32 cut to bf16
 INLINE u32 near_bf16(f32 lo, f32 hi) { return tops(bits(lo) + 0x8000u, bits(hi) + 0x8000u); } // ties away from 0
+INLINE u32 and_or(u32 v, u32 mask, u32 set) { return (v & mask) | set; }
 /* d[16 x 16] += a b^T over 16 values of k; a and b: 8 pairs of row lane % 16 */
 INLINE void wmma16(f32 *d, const u32 *a, const u32 *b, bool half) {
     f32x8 c = {d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]};
@@ -49,6 +50,11 @@ INLINE u32 pick(u32 lo, u32 hi, u32 selector) { // as above; PTX takes the byte 
     return (u32)__nvvm_prmt(lo, hi, (selector & 7) | (selector >> 4 & 0x70) | (selector >> 8 & 0x700) | (selector >> 12 & 0x7000));
 }
 INLINE u32 tops(u32 lo, u32 hi) { return pick(lo, hi, 0x07060302u); }
+INLINE u32 and_or(u32 v, u32 mask, u32 set) { // one instruction, which takes one constant: the other waits in a register
+    u32 r;
+    __asm__("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(v), "r"(mask), "r"(set));
+    return r;
+}
 INLINE u32 near_bf16(f32 lo, f32 hi) {
     u32 r;
     __asm__("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));

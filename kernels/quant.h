@@ -150,15 +150,15 @@ INLINE void unpack(u32 *a, const u32 *w, u32 kind) {
     if (kind == K_F16 || kind == K_BF16) {
         UNROLL for (u32 i = 0; i < 16; i++) a[i] = w[i];
     } else if (kind == K_A2) { // values i and i + 8 of a word
-        UNROLL for (u32 i = 0; i < 16; i++) a[i] = (w[i / 8] >> 2 * (i % 8) & 0x00030003u) | 0x43004300u;
+        UNROLL for (u32 i = 0; i < 16; i++) a[i] = and_or(w[i / 8] >> 2 * (i % 8), 0x00030003u, 0x43004300u);
     } else if (kind == K_A4) { // values i and i + 4 of a word
-        UNROLL for (u32 i = 0; i < 16; i++) a[i] = (w[i / 4] >> 4 * (i % 4) & 0x000F000Fu) | 0x43004300u;
+        UNROLL for (u32 i = 0; i < 16; i++) a[i] = and_or(w[i / 4] >> 4 * (i % 4), 0x000F000Fu, 0x43004300u);
     } else if (is_far(kind)) { // 16 bits hold `fit` whole codes: such a window of either half of the chunk side by side
         const u32 b = words_of(kind), fit = 16 / b, mask = ((1u << b) - 1) * 0x00010001u;
         UNROLL for (u32 k = 0; k * fit < 16; k++) {
             const u32 both = pick(from_bit(w, b, k * fit * b), from_bit(w, b, (16 + k * fit) * b), 0x05040100u);
             UNROLL for (u32 i = 0; i < fit; i++)
-                if (k * fit + i < 16) a[k * fit + i] = (both >> b * i & mask) | 0x43004300u;
+                if (k * fit + i < 16) a[k * fit + i] = and_or(both >> b * i, mask, 0x43004300u);
         }
     } else if (kind == K_A8) { // by way of f32, whose upper half is exact
         UNROLL for (u32 i = 0; i < 16; i++) {
@@ -184,7 +184,7 @@ INLINE void unpack(u32 *a, const u32 *w, u32 kind) {
             a[i] = tops(bits(v[0]), bits(v[1]));
 #else
             const u32 v = pick(w[i / 2], 0, i % 2 ? 0x03040204u : 0x01040004u);
-            a[i] = fma_bf16x2((v & 0x80008000u) | (v >> 4 & 0x07F007F0u), 0x7B807B80u, 0x80008000u); // times 2^120
+            a[i] = fma_bf16x2(and_or(v, 0x80008000u, v >> 4 & 0x07F007F0u), 0x7B807B80u, 0x80008000u); // times 2^120
 #endif
         }
     } else { // e2m1
@@ -200,7 +200,7 @@ INLINE void unpack(u32 *a, const u32 *w, u32 kind) {
 #else
             UNROLL for (u32 i = 0; i < 4; i++) { // as bf16's exponent and mantissa, times 2^126
                 const u32 m = i == 0 ? w[j] << 6 : i == 1 ? w[j] << 2 : i == 2 ? w[j] >> 2 : w[j] >> 6;
-                a[4 * j + i] = fma_bf16x2((w[j] << (12 - 4 * i) & 0x80008000u) | (m & 0x01C001C0u), 0x7E807E80u, 0x80008000u);
+                a[4 * j + i] = fma_bf16x2(and_or(w[j] << (12 - 4 * i), 0x80008000u, m & 0x01C001C0u), 0x7E807E80u, 0x80008000u);
             }
 #endif
         }
