@@ -117,7 +117,7 @@ INLINE void load_piece(mv_piece *p, mv_plan o, const mv_rows *r, u32 chunks, u32
 #endif
 }
 
-static const G f32 mv_zeros[32] = {}; // what is not there of x
+static const G f32 __attribute__((aligned(128))) mv_zeros[32] = {}; // what is not there of x; read 16 bytes at a time
 
 /* 32 values of x as pairs in the kind's order, from places of 8 values, `apart` from each other, those from n_place on (dense
  * kinds) zero; all zero where not `wanted`. Without branches, so that loads of weights need not wait for these. */
