@@ -5,6 +5,11 @@
 #include <string.h>
 
 const mx_backend *const mx_backends[] = {
+#if defined(MX_GPU_ROCM)
+    &mx_backend_rocm,
+#elif defined(MX_GPU_CUDA)
+    &mx_backend_cuda,
+#endif
     &mx_backend_cpu,
 };
 const int mx_n_backend = countof(mx_backends);

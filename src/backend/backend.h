@@ -195,7 +195,7 @@ struct mx_backend {
 /* Every backend of this build, by name; the CPU is last. */
 extern const mx_backend *const mx_backends[];
 extern const int mx_n_backend;
-extern const mx_backend mx_backend_cpu;
+extern const mx_backend mx_backend_cpu, mx_backend_rocm, mx_backend_cuda; // the GPUs only in builds for them
 
 /* "auto": the first that opens. An explicit name never falls back (MX_ENOTFOUND for an unknown one, naming those built). */
 mx_status mx_dev_open(mx_dev **out, const char *name, const mx_dev_options *opt, mx_err *err);

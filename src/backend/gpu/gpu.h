@@ -1,0 +1,91 @@
+/* gpu.h - what the files of this folder share: an open GPU with its kernels, and launching. */
+#ifndef MX_BACKEND_GPU_GPU_H
+#define MX_BACKEND_GPU_GPU_H
+#include "backend/backend.h"
+#include "backend/gpu/driver.h"
+#include "../../../kernels/args.h"
+
+/* The kernels, as the build embeds them: one image for each kernel file and architecture. */
+typedef struct {
+    const char *arch, *file; // "gfx1151" or "sm_80"; "norm"
+    const unsigned char *data;
+    size_t size;
+} mx_gpu_image;
+extern const mx_gpu_image mx_gpu_images[];
+extern const int mx_gpu_n_image;
+
+enum { MX_GPU_FILES = 32, MX_GPU_FUNCS = 1024, MX_GPU_STAGE = 8 << 20 };
+
+typedef struct {
+    mx_dev base;
+    const mx_gpu_driver *drv;
+    mx_gpu *g;
+    mx_gpu_info info;
+    char arch[32]; // of the images in use
+    struct {
+        const char *file;
+        mx_gpu_module *module;
+    } files[MX_GPU_FILES];
+    int n_file;
+    struct {
+        const char *name;
+        mx_gpu_func *func;
+    } funcs[MX_GPU_FUNCS]; // open addressing by the name's hash
+    void *stage[2];        // pinned memory on the way to the device
+    mx_gpu_event *stage_free[2];
+    bool stage_used[2];
+    int next_stage;
+    mx_gpu_event *done;
+    void *scratch; // of attention's parts and of sorted experts
+    size_t scratch_bytes;
+    double timeout; // seconds that a wait may take
+    bool lost;      // after a fault every call fails
+} mx_gpu_dev;
+
+/* Queue kernel `name` of `file`. args: pointers to the arguments in order. */
+mx_status mx_gpu_launch(mx_gpu_dev *d, const char *file, const char *name, uint32_t x, uint32_t y, uint32_t z,
+                        uint32_t threads, void **args, mx_err *err);
+#define LAUNCH(d, file, name, x, y, z, threads, ...)                                                         \
+    mx_gpu_launch(d, file, name, (uint32_t)(x), (uint32_t)(y), (uint32_t)(z), threads,                       \
+                  (void *[]){__VA_ARGS__}, err)
+
+/* At least this much scratch memory, kept for later calls. What is queued before is done with the old one first. */
+mx_status mx_gpu_scratch(mx_gpu_dev *d, size_t bytes, mx_err *err);
+mx_status mx_gpu_wait(mx_dev *dev, mx_err *err);
+
+/* The kernels' names of a weight format ("a4"), and the format as kernels want it. */
+const char *mx_gpu_kind(const mx_qmat *w);
+mx_k_weights mx_gpu_weights(const mx_qmat *w);
+mx_k_mat mx_gpu_mat(const mx_mat *m);
+mx_k_batch mx_gpu_batch(const mx_batch *b, int group);
+uint32_t mx_gpu_kv_type(mx_dtype t);
+static inline uint32_t mx_div_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+static inline uint32_t mx_log2_up(uint32_t n) { return n <= 1 ? 0 : 32 - (uint32_t)__builtin_clz(n - 1); }
+
+/* Ops, by file: ops_simple.c, ops_attention.c, ops_matmul.c */
+mx_status mx_gpu_embed(mx_dev *dev, const mx_mat *x, const mx_qmat *w, const int32_t *ids, float scale,
+                       mx_err *err);
+mx_status mx_gpu_rms_norm(mx_dev *dev, const mx_mat *y, const mx_mat *x, const mx_mat *add, const float *w,
+                          float eps, mx_err *err);
+mx_status mx_gpu_rope_table(mx_dev *dev, float *cos_sin, const float *inv_freq, int n_rot, float scale,
+                            const mx_batch *b, mx_err *err);
+mx_status mx_gpu_rope_append(mx_dev *dev, const mx_rope_append *a, const mx_batch *b, mx_err *err);
+mx_status mx_gpu_attention(mx_dev *dev, const mx_attention *a, const mx_batch *b, mx_err *err);
+mx_status mx_gpu_glu(mx_dev *dev, const mx_mat *y, const mx_mat *gate, const mx_mat *up, mx_act act,
+                     mx_err *err);
+mx_status mx_gpu_add(mx_dev *dev, const mx_mat *x, const mx_mat *y, float factor, mx_err *err);
+mx_status mx_gpu_sigmoid_gate(mx_dev *dev, const mx_mat *x, const mx_mat *gate, mx_err *err);
+mx_status mx_gpu_gather(mx_dev *dev, const mx_mat *y, const mx_mat *x, const int32_t *rows, mx_err *err);
+mx_status mx_gpu_softcap(mx_dev *dev, const mx_mat *x, float c, mx_err *err);
+mx_status mx_gpu_route(mx_dev *dev, const mx_route *r, mx_err *err);
+mx_status mx_gpu_expert_sum(mx_dev *dev, const mx_mat *y, const mx_mat *x, const float *weights, int k,
+                            mx_err *err);
+mx_status mx_gpu_conv(mx_dev *dev, const mx_conv *c, const mx_batch *b, mx_err *err);
+mx_status mx_gpu_delta_rule(mx_dev *dev, const mx_delta_rule *r, const mx_batch *b, mx_err *err);
+mx_status mx_gpu_gated_norm(mx_dev *dev, const mx_mat *y, const mx_mat *x, const mx_mat *z, const float *w,
+                            int hd, float eps, mx_err *err);
+mx_status mx_gpu_matmul(mx_dev *dev, const mx_matmul *mm, int n_mm, const mx_mat *x, mx_err *err);
+mx_status mx_gpu_expert_matmul(mx_dev *dev, const mx_expert_matmul *mm, int n_mm, const mx_mat *x,
+                               const int32_t *ids, int n_row, int x_div, mx_err *err);
+
+#endif
