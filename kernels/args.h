@@ -58,12 +58,12 @@ typedef struct { // matmul.c
     mx_k_out out[MX_K_OUTS];
 } mx_k_matmul;
 
-typedef struct { // matmul_experts.c
-    const MX_DEVICE int32_t *ids;          // [n_row] expert of each row
-    MX_DEVICE int32_t *rows, *x_rows;      // [n_row] row and row of x of each sorted row
-    MX_DEVICE int32_t *tiles;              // [max_tile, 4]
-    uint64_t x_magic;                      // ceil(2^32 / rows that share a row of x)
-    uint32_t n_row, n_expert, tile_shift;  // log2 of the rows of a tile
+typedef struct {                          // matmul_experts.c
+    const MX_DEVICE int32_t *ids;         // [n_row] expert of each row
+    MX_DEVICE int32_t *rows, *x_rows;     // [n_row] row and row of x of each sorted row
+    MX_DEVICE int32_t *tiles;             // [max_tile, 4]
+    uint64_t x_magic;                     // ceil(2^32 / rows that share a row of x)
+    uint32_t n_row, n_expert, tile_shift; // log2 of the rows of a tile
     uint32_t max_tile;
 } mx_k_expert_tiles;
 

@@ -277,9 +277,9 @@ INLINE void attention(const u32 type, const u32 lanes, const u32 rows, const boo
     EACH_ROWS(name, type, 4)                                                                                 \
     EACH_ROWS(name, type, 8)                                                                                 \
     EACH_ROWS(name, type, 16)                                                                                \
-    EACH_ROWS(name, type, 32) __gpu_kernel                                                                   \
-        __attribute__((amdgpu_flat_work_group_size(256, 256))) void attention_##name##_any(mx_k_attention a, \
-                                                                                           mx_k_batch b) {   \
+    EACH_ROWS(name, type, 32)                                                                                \
+    __gpu_kernel __attribute__((amdgpu_flat_work_group_size(256, 256))) void attention_##name##_any(         \
+        mx_k_attention a, mx_k_batch b) {                                                                    \
         attention(type, 32, 8, false, a, b);                                                                 \
     }
 EACH_LANES(f32, 0)

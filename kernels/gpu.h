@@ -29,7 +29,8 @@ typedef f32 f32x8 __attribute__((ext_vector_type(8)));
 
 #define G __gpu_global
 #define LDS __gpu_local
-#define SHARED static __gpu_local __attribute__((loader_uninitialized)) // SHARED f32 room[32]; in a kernel: not zeroed
+#define SHARED                                                                                               \
+    static __gpu_local __attribute__((loader_uninitialized)) // SHARED f32 room[32]; in a kernel: not zeroed
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
 
@@ -67,7 +68,7 @@ INLINE u16 f32_bf16(f32 v) { // to nearest even; NaN stays NaN
     u32 r = (u + 0x7FFFu + (u >> 16 & 1)) >> 16;
     return (u16)((u & 0x7FFFFFFFu) > 0x7F800000u ? u >> 16 | 0x40u : r);
 }
-INLINE f32 f16_f32(u16 v) { return (f32)__builtin_bit_cast(f16, v); }
+INLINE f32 f16_f32(u16 v) { return (f32) __builtin_bit_cast(f16, v); }
 INLINE u16 f32_f16(f32 v) { return __builtin_bit_cast(u16, (f16)v); }
 INLINE f32 lo_bf16(u32 pair) { return from_bits(pair << 16); }
 INLINE f32 hi_bf16(u32 pair) { return from_bits(pair & 0xFFFF0000u); }

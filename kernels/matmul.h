@@ -10,13 +10,14 @@
 #include "quant.h"
 
 typedef struct {
-    u32 kind, type;          // of the scales
-    u32 bm, bn, wn, tm, tn;  // waves stand wn a row of the block's tile; threads = bn
+    u32 kind, type;         // of the scales
+    u32 bm, bn, wn, tm, tn; // waves stand wn a row of the block's tile; threads = bn
 } mm_plan;
 
 enum { MM_MAX_X = 4 };
 
-typedef struct { // where a thread loads from: slot thread % 4 of x's rows thread / 4 + j bn / 4, and likewise of 16-bit weights; or
+typedef struct
+{ // where a thread loads from: slot thread % 4 of x's rows thread / 4 + j bn / 4, and likewise of 16-bit weights; or
     const G f32 *x[MM_MAX_X]; // a row of codes
     const G u8 *codes[4];
     const G void *scales, *biases;
@@ -62,24 +63,27 @@ INLINE void store_next(LDS u32x4 *xs, mm_plan o, const mm_next *n) {
             v[4 * k] = v0, v[4 * k + 1] = v1, v[4 * k + 2] = v2, v[4 * k + 3] = v3;
         }
         u32 p[4];
-        UNROLL for (u32 k = 0; k < 4; k++) p[k] = pair_of(v[eight_lo(o.kind, k)], v[eight_hi(o.kind, k)], o.kind == K_F16);
+        UNROLL for (u32 k = 0; k < 4; k++) p[k] =
+            pair_of(v[eight_lo(o.kind, k)], v[eight_hi(o.kind, k)], o.kind == K_F16);
         xs[slot_at(row + j * (o.bn / 4), slot)] = (u32x4){p[0], p[1], p[2], p[3]};
     }
     if (o.kind <= K_BF16) {
-        UNROLL for (u32 j = 0; j < 4; j++)
-            ws[slot_at(row + j * (o.bn / 4), slot)] = (u32x4){n->w[4 * j], n->w[4 * j + 1], n->w[4 * j + 2], n->w[4 * j + 3]};
+        UNROLL for (u32 j = 0; j < 4; j++) ws[slot_at(row + j * (o.bn / 4), slot)] =
+            (u32x4){n->w[4 * j], n->w[4 * j + 1], n->w[4 * j + 2], n->w[4 * j + 3]};
         return;
     }
     u32 p[16];
     unpack(p, n->w, o.kind);
     scale_pairs(p, o.kind, o.type, n->s, n->b);
-    UNROLL for (u32 s = 0; s < 4; s++) ws[slot_at(thread(), s)] = (u32x4){p[4 * s], p[4 * s + 1], p[4 * s + 2], p[4 * s + 3]};
+    UNROLL for (u32 s = 0; s < 4; s++) ws[slot_at(thread(), s)] =
+        (u32x4){p[4 * s], p[4 * s + 1], p[4 * s + 2], p[4 * s + 3]};
 }
 
 INLINE void matmul_run(const mx_k_matmul *a, mm_plan o, LDS u32x4 *room) {
     u32 out = 0, col0 = by();
-    UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++)
-        if (by() >= a->out[i].tile_end) out = i + 1, col0 = by() - a->out[i].tile_end;
+    UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++) if (by() >= a->out[i].tile_end)
+        out = i + 1,
+        col0 = by() - a->out[i].tile_end;
     col0 *= o.bn;
     weights w = a->out[out].w;
     u32 row0 = bx() * o.bm, end = a->n, expert = 0;
@@ -95,7 +99,8 @@ INLINE void matmul_run(const mx_k_matmul *a, mm_plan o, LDS u32x4 *room) {
 
     mm_source from;
     UNROLL for (u32 j = 0; j < o.bm * 4 / o.bn; j++) {
-        u32 r = min_u32(row0 + (tid >> 2) + j * (o.bn / 4), end - 1); // a row past the end is computed and dropped
+        u32 r = min_u32(row0 + (tid >> 2) + j * (o.bn / 4),
+                        end - 1); // a row past the end is computed and dropped
         if (a->x_rows) r = (u32)a->x_rows[r];
         from.x[j] = a->x + r * a->x_ld;
     }
@@ -112,9 +117,8 @@ INLINE void matmul_run(const mx_k_matmul *a, mm_plan o, LDS u32x4 *room) {
     }
 
     f32 sum[4][4][8];
-    UNROLL for (u32 i = 0; i < o.tm; i++)
-        UNROLL for (u32 j = 0; j < o.tn; j++)
-            UNROLL for (u32 k = 0; k < 8; k++) sum[i][j][k] = 0;
+    UNROLL for (u32 i = 0; i < o.tm; i++) UNROLL for (u32 j = 0; j < o.tn; j++)
+        UNROLL for (u32 k = 0; k < 8; k++) sum[i][j][k] = 0;
     const u32 wave_row = wave() / o.wn * (16 * o.tm), wave_col = wave() % o.wn * (16 * o.tn);
     mm_next next;
     load_next(&next, o, &from, 0);
@@ -146,7 +150,8 @@ INLINE void matmul_run(const mx_k_matmul *a, mm_plan o, LDS u32x4 *room) {
             if (a->rows) r = (u32)a->rows[r];
             UNROLL for (u32 j = 0; j < o.tn; j++) {
                 const u32 col = col0 + wave_col + 16 * j + col_of_sum(k);
-                if (col < w.n_out) a->out[out].y[r * a->out[out].y_ld + col] = sum[i][j][k] + (bias ? bias[col] : 0);
+                if (col < w.n_out)
+                    a->out[out].y[r * a->out[out].y_ld + col] = sum[i][j][k] + (bias ? bias[col] : 0);
             }
         }
     }

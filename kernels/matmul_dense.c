@@ -11,8 +11,9 @@ enum { DM = 64, DK = 16, DPAD = 68 };
 
 INLINE void dense_tile(const mx_k_matmul *a, u32 type, LDS f32 *xs, LDS f32 *ws) {
     u32 out = 0, col0 = by();
-    UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++)
-        if (by() >= a->out[i].tile_end) out = i + 1, col0 = by() - a->out[i].tile_end;
+    UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++) if (by() >= a->out[i].tile_end)
+        out = i + 1,
+        col0 = by() - a->out[i].tile_end;
     col0 *= DM;
     const u32 n_out = a->out[out].w.n_out, n_in = a->out[out].w.n_in;
     const G u8 *codes = (const G u8 *)a->out[out].w.codes;
@@ -45,10 +46,11 @@ INLINE void dense_tile(const mx_k_matmul *a, u32 type, LDS f32 *xs, LDS f32 *ws)
         UNROLL for (u32 j = 0; j < 4; j++) xs[k * DPAD + r + 16 * j] = u[j], ws[k * DPAD + r + 16 * j] = v[j];
         barrier();
         UNROLL for (u32 i = 0; i < DK; i++) {
-            const f32x4 p = *(const LDS f32x4 *)(xs + i * DPAD + ty), q = *(const LDS f32x4 *)(ws + i * DPAD + tx);
+            const f32x4 p = *(const LDS f32x4 *)(xs + i * DPAD + ty),
+                        q = *(const LDS f32x4 *)(ws + i * DPAD + tx);
             const f32 ps[4] = {p.x, p.y, p.z, p.w}, qs[4] = {q.x, q.y, q.z, q.w};
-            UNROLL for (u32 m = 0; m < 4; m++)
-                UNROLL for (u32 n = 0; n < 4; n++) sum[m][n] = fma32(ps[m], qs[n], sum[m][n]);
+            UNROLL for (u32 m = 0; m < 4; m++) UNROLL for (u32 n = 0; n < 4; n++) sum[m][n] =
+                fma32(ps[m], qs[n], sum[m][n]);
         }
     }
     const G f32 *bias = a->out[out].bias;

@@ -39,7 +39,8 @@ INLINE u32 sum_before(u32 v, LDS u32 *room) {
 #if defined(__AMDGPU__)
 __attribute__((amdgpu_flat_work_group_size(512, 512)))
 #endif
-__gpu_kernel void expert_tiles(mx_k_expert_tiles a) {
+__gpu_kernel void
+expert_tiles(mx_k_expert_tiles a) {
     SHARED u32 count[SORT_WAVES][SORT_EXPERTS];
     SHARED u32 room[SORT_EXPERTS];
     const u32 t = thread(), w = wave();

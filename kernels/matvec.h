@@ -29,7 +29,9 @@ enum { MV_MAX_WAVE = 8 };
 #endif
 
 #if defined(__AMDGPU__)
-INLINE u32 chunks_a_step(u32 kind, u32 mt) { return words_of(kind) <= 4 ? 4 / mt : words_of(kind) <= 8 ? 2 / mt : 1; }
+INLINE u32 chunks_a_step(u32 kind, u32 mt) {
+    return words_of(kind) <= 4 ? 4 / mt : words_of(kind) <= 8 ? 2 / mt : 1;
+}
 #if defined(__GFX12__)
 INLINE u32 sums_used(bool few) { return few ? 2 : 8; } // of a lane's 8 sums, those of rows of x
 #else
@@ -39,7 +41,7 @@ INLINE u32 sums_used(bool few) { return few ? 1 : 4; }
 INLINE u32 chunks_a_step(u32 kind, u32 mt) { return kind <= K_BF16 && mt == 2 ? 2 : 4; }
 #endif
 
-typedef struct { // what is known when a kernel is compiled
+typedef struct {    // what is known when a kernel is compiled
     u32 kind, type; // type: of the scales
     bool wide;      // groups are larger than 32
     bool few;       // n <= 2
@@ -59,7 +61,9 @@ typedef struct { // where rows begin: the first, and the bytes to the second (NV
     u32 code2, s2;
 } mv_rows;
 
-INLINE u32 scale_bytes(mv_plan o) { return is_affine(o.kind) ? (o.type == 0 ? 4 : 2) : o.kind == K_NVFP4 ? 2 : 1; }
+INLINE u32 scale_bytes(mv_plan o) {
+    return is_affine(o.kind) ? (o.type == 0 ? 4 : 2) : o.kind == K_NVFP4 ? 2 : 1;
+}
 
 INLINE void find_rows(mv_rows *r, mv_plan o, const weights *w, u32 row0) {
     const u32 chunks = w->n_in / 32, code_row = chunks * words_of(o.kind) * 4;
@@ -101,7 +105,8 @@ INLINE void load_piece(mv_piece *p, mv_plan o, const mv_rows *r, u32 chunks, u32
     UNROLL for (u32 h = 0; h < 2; h++) {
         if (o.kind <= K_BF16) {
             UNROLL for (u32 i = 0; i < per; i++)
-                four(p->code[h] + 4 * i, *(const G u32x4 *)(r->code + (h ? r->code2 : 0) + min_u32(first + i, chunks - 1) * bytes + 16 * t));
+                four(p->code[h] + 4 * i, *(const G u32x4 *)(r->code + (h ? r->code2 : 0) +
+                                                            min_u32(first + i, chunks - 1) * bytes + 16 * t));
         } else {
             const u32 c = min_u32(first + t, chunks - 1);
             load_code(p->code[h], o.kind, r->code + (h ? r->code2 : 0) + c * bytes);
@@ -117,7 +122,8 @@ INLINE void load_piece(mv_piece *p, mv_plan o, const mv_rows *r, u32 chunks, u32
 #endif
 }
 
-static const G f32 __attribute__((aligned(128))) mv_zeros[32] = {}; // what is not there of x; read 16 bytes at a time
+static const G f32 __attribute__((aligned(128)))
+mv_zeros[32] = {}; // what is not there of x; read 16 bytes at a time
 
 /* 32 values of x as pairs in the kind's order, from places of 8 values, `apart` from each other, those from n_place on (dense
  * kinds) zero; all zero where not `wanted`. Without branches, so that loads of weights need not wait for these. */
@@ -132,11 +138,14 @@ INLINE void load_x(u32 *b, u32 kind, const G f32 *x, u64 at, u32 apart, u32 n_pl
             v[8 * i + k] = x0, v[8 * i + k + 1] = x1, v[8 * i + k + 2] = x2, v[8 * i + k + 3] = x3;
         }
     }
-    UNROLL for (u32 p = 0; p < 16; p++) b[p] = pair_of(v[pair_lo(kind, p)], v[pair_hi(kind, p)], kind == K_F16);
+    UNROLL for (u32 p = 0; p < 16; p++) b[p] =
+        pair_of(v[pair_lo(kind, p)], v[pair_hi(kind, p)], kind == K_F16);
 }
 
 typedef struct {
-    f32 v[2][8]; // NVIDIA, few and quantized: [part][row half]; NVIDIA else: [part][two chains of 4]; AMD: [part][sums]
+    f32 v
+        [2]
+        [8]; // NVIDIA, few and quantized: [part][row half]; NVIDIA else: [part][two chains of 4]; AMD: [part][sums]
 } mv_sums;
 
 #if defined(__AMDGPU__)
@@ -149,7 +158,8 @@ INLINE f32 sum_of_pairs(const u32 *b) {
     return s0 + s1;
 }
 
-INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld, u32 n, u32 chunks, u32 step) {
+INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld, u32 n,
+                    u32 chunks, u32 step) {
     const u32 row = lane() & 15;
     UNROLL for (u32 k = 0; k < chunks_a_step(o.kind, o.mt); k++) {
         const u32 c = step * chunks_a_step(o.kind, o.mt) + k;
@@ -186,7 +196,8 @@ INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 
     }
 }
 #else
-INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld, u32 n, u32 chunks, u32 step) {
+INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld, u32 n,
+                    u32 chunks, u32 step) {
     const u32 g = lane() >> 2, t = lane() & 3, per = chunks_a_step(o.kind, o.mt), first = per * step;
     const bool apart = o.few && o.kind > K_BF16; // a column of B is one chunk
     u32 b[16];
@@ -199,8 +210,8 @@ INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 
     }
     f32 total[2][4] = {}; // the sum of each column of B, in every row
     if (apart && is_affine(o.kind)) {
-        UNROLL for (u32 m = 0; m < 8; m++)
-            mma16(total[m / 4], 0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u, b[2 * m], b[2 * m + 1], false);
+        UNROLL for (u32 m = 0; m < 8; m++) mma16(total[m / 4], 0x3F803F80u, 0x3F803F80u, 0x3F803F80u,
+                                                 0x3F803F80u, b[2 * m], b[2 * m + 1], false);
     }
     UNROLL for (u32 part = 0; part < o.mt; part++) {
         const mv_piece *q = &piece[part];
@@ -211,11 +222,12 @@ INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 
             if (!apart) scale_pairs(a[h], o.kind, o.type, q->s[h][0], q->b[h][0]);
         }
         UNROLL for (u32 m = 0; m < 2 * per; m++)
-            mma16(apart ? d[m / 4] : acc->v[part] + 4 * (m & 1), a[0][2 * m], a[1][2 * m], a[0][2 * m + 1], a[1][2 * m + 1],
-                  b[2 * m], b[2 * m + 1], o.kind == K_F16);
+            mma16(apart ? d[m / 4] : acc->v[part] + 4 * (m & 1), a[0][2 * m], a[1][2 * m], a[0][2 * m + 1],
+                  a[1][2 * m + 1], b[2 * m], b[2 * m + 1], o.kind == K_F16);
         if (!apart) continue;
         UNROLL for (u32 h = 0; h < 2; h++) {
-            UNROLL for (u32 k = 0; k < 2; k++) { // columns 2t and 2t + 1: chunks 2 (t % 2) and one more, of row t / 2 of x
+            UNROLL for (u32 k = 0; k < 2;
+                        k++) { // columns 2t and 2t + 1: chunks 2 (t % 2) and one more, of row t / 2 of x
                 const u32 s = q->s[h][o.wide ? 0 : k];
                 f32 *to = &acc->v[part][h];
                 const f32 dot = d[0][2 * h + k] + d[1][2 * h + k], sum = total[0][k] + total[1][k];
@@ -223,7 +235,8 @@ INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 
                     *to = fma32(scale_of_raw(s, o.type), fma32(-offset_of(o.kind), sum, dot),
                                 fma32(scale_of_raw(q->b[h][o.wide ? 0 : k], o.type), sum, *to));
                 else if (o.kind == K_NVFP4)
-                    *to = fma32(e4m3_f32((u8)s), d[0][2 * h + k], fma32(e4m3_f32((u8)(s >> 8)), d[1][2 * h + k], *to));
+                    *to = fma32(e4m3_f32((u8)s), d[0][2 * h + k],
+                                fma32(e4m3_f32((u8)(s >> 8)), d[1][2 * h + k], *to));
                 else
                     *to = fma32(e8m0_f32((u8)s), dot, *to);
             }
@@ -238,8 +251,8 @@ INLINE void keep(LDS f32 *room, mv_plan o, const mv_sums *acc) {
         LDS f32 *to = room + 16 * part;
         const u32 ld = 16 * o.mt;
 #if defined(__AMDGPU__)
-        UNROLL for (u32 i = 0; i < sums_used(o.few); i++)
-            if (row_of_sum(i) < (o.few ? 2u : 8u)) to[row_of_sum(i) * ld + col_of_sum(i)] = acc->v[part][i];
+        UNROLL for (u32 i = 0; i < sums_used(o.few); i++) if (row_of_sum(i) < (o.few ? 2u : 8u))
+            to[row_of_sum(i) * ld + col_of_sum(i)] = acc->v[part][i];
 #else
         const u32 g = lane() >> 2, t = lane() & 3;
         if (o.few && o.kind > K_BF16) {
@@ -248,8 +261,8 @@ INLINE void keep(LDS f32 *room, mv_plan o, const mv_sums *acc) {
                 if ((t & 1) == 0) to[(t >> 1) * ld + g + 8 * h] = both;
             }
         } else if (!o.few || t == 0) {
-            UNROLL for (u32 i = 0; i < 4; i++)
-                to[(2 * t + (i & 1)) * ld + g + 8 * (i >> 1)] = acc->v[part][i] + acc->v[part][4 + i];
+            UNROLL for (u32 i = 0; i < 4; i++) to[(2 * t + (i & 1)) * ld + g + 8 * (i >> 1)] =
+                acc->v[part][i] + acc->v[part][4 + i];
         }
 #endif
     }
@@ -270,8 +283,9 @@ typedef struct {
 INLINE mv_place place_of(const mx_k_matvec *a, mv_plan o, u32 tile) {
     mv_place p = {0, tile};
     if (o.glu) return p.row0 = tile * 16, p;
-    UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++)
-        if (tile >= a->out[i].tile_end) p.out = i + 1, p.row0 = tile - a->out[i].tile_end; // ends rise: the last one holds
+    UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++) if (tile >= a->out[i].tile_end)
+        p.out = i + 1,
+        p.row0 = tile - a->out[i].tile_end; // ends rise: the last one holds
     p.row0 *= 16 * o.mt;
     return p;
 }
@@ -290,7 +304,8 @@ typedef struct { // what is loaded next
 } mv_cursor;
 
 INLINE void find_tile(mv_cursor *c, const mx_k_matvec *a, mv_plan o, u32 expert) {
-    const mv_place p = place_of(a, o, min_u32(c->tile, a->n_tile - 1)); // past the end the last tile again, unused
+    const mv_place p =
+        place_of(a, o, min_u32(c->tile, a->n_tile - 1)); // past the end the last tile again, unused
     const weights w = weights_of(a, p.out, expert);
     find_rows(&c->part[0], o, &w, p.row0);
     if (o.glu) {
@@ -318,7 +333,8 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
     find_tile(&at, a, o, expert);
     if (at.step >= steps) at.step = 0; // a wave without work loads for nothing
     UNROLL for (u32 i = 0; i < o.ahead; i++) {
-        UNROLL for (u32 m = 0; m < o.mt; m++) load_piece(&piece[i][m], o, &at.part[m], chunks, shift, at.step);
+        UNROLL for (u32 m = 0; m < o.mt; m++)
+            load_piece(&piece[i][m], o, &at.part[m], chunks, shift, at.step);
         at.step += n_wave();
         if (at.step >= steps) {
             at.step = wave() < steps ? wave() : 0, at.tile += __gpu_num_blocks_x();
@@ -331,7 +347,8 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
             mv_piece now[2];
             UNROLL for (u32 m = 0; m < o.mt; m++) now[m] = piece[0][m];
             if (o.ahead == 2) UNROLL for (u32 m = 0; m < o.mt; m++) piece[0][m] = piece[1][m];
-            UNROLL for (u32 m = 0; m < o.mt; m++) load_piece(&piece[o.ahead - 1][m], o, &at.part[m], chunks, shift, at.step);
+            UNROLL for (u32 m = 0; m < o.mt; m++)
+                load_piece(&piece[o.ahead - 1][m], o, &at.part[m], chunks, shift, at.step);
             compute(&acc, o, now, x, a->x_ld, n, chunks, step);
             at.step += n_wave();
             if (at.step >= steps) {

@@ -23,12 +23,14 @@ INLINE void dense(const mx_k_matvec *a, u32 n_b, bool glu) {
     }
     for (u32 tile = bx() * n_wave() + wave(); tile < a->n_tile; tile += __gpu_num_blocks_x() * n_wave()) {
         u32 out = 0, row = tile;
-        UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++)
-            if (!glu && tile >= a->out[i].tile_end) out = i + 1, row = tile - a->out[i].tile_end;
+        UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++) if (!glu && tile >= a->out[i].tile_end)
+            out = i + 1,
+            row = tile - a->out[i].tile_end;
         if (!glu) row *= 2;
         const weights w = weights_of(a, out, expert), up = weights_of(a, glu ? 1 : out, expert);
         const u32 second = glu ? row : min_u32(row + 1, w.n_out - 1);
-        const G f32 *p = (const G f32 *)w.codes + (u64)row * n_in, *q = (const G f32 *)up.codes + (u64)second * n_in;
+        const G f32 *p = (const G f32 *)w.codes + (u64)row * n_in,
+                    *q = (const G f32 *)up.codes + (u64)second * n_in;
         f32 sum[2][8] = {};
         for (u32 k = 4 * lane(); k < n_in; k += 4 * WAVE) {
             const f32x4 u = *(const G f32x4 *)(p + k), v = *(const G f32x4 *)(q + k);
@@ -69,14 +71,14 @@ INLINE void any(const mx_k_matvec *a, u32 type) {
     }
     for (u32 tile = bx() * n_wave() + wave(); tile < a->n_tile; tile += __gpu_num_blocks_x() * n_wave()) {
         u32 out = 0, row = tile;
-        UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++)
-            if (tile >= a->out[i].tile_end) out = i + 1, row = tile - a->out[i].tile_end;
+        UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++) if (tile >= a->out[i].tile_end)
+            out = i + 1,
+            row = tile - a->out[i].tile_end;
         const weights w = weights_of(a, out, expert);
         f32 sum[8] = {};
         for (u32 k = lane(); k < n_in; k += WAVE) {
             const f32 v = load_scale(w.codes, (u64)row * n_in + k, type);
-            UNROLL for (u32 b = 0; b < 8; b++)
-                if (b < n) sum[b] = fma32(v, x[b * a->x_ld + k], sum[b]);
+            UNROLL for (u32 b = 0; b < 8; b++) if (b < n) sum[b] = fma32(v, x[b * a->x_ld + k], sum[b]);
         }
         UNROLL for (u32 b = 0; b < 8; b++) {
             if (b >= n) break;

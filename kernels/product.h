@@ -25,7 +25,9 @@ typedef u32 w32x8 __attribute__((ext_vector_type(8)));
 /* Bytes of {hi, lo}: selector byte i names the byte of result byte i, 0 to 3 in lo, 4 to 7 in hi. */
 INLINE u32 pick(u32 lo, u32 hi, u32 selector) { return __builtin_amdgcn_perm(hi, lo, selector); }
 INLINE u32 tops(u32 lo, u32 hi) { return pick(lo, hi, 0x07060302u); } // upper halves of both: f32 cut to bf16
-INLINE u32 near_bf16(f32 lo, f32 hi) { return tops(bits(lo) + 0x8000u, bits(hi) + 0x8000u); } // ties away from 0
+INLINE u32 near_bf16(f32 lo, f32 hi) {
+    return tops(bits(lo) + 0x8000u, bits(hi) + 0x8000u);
+} // ties away from 0
 INLINE u32 and_or(u32 v, u32 mask, u32 set) { return (v & mask) | set; }
 /* d[16 x 16] += a b^T over 16 values of k; a and b: 8 pairs of row lane % 16 */
 INLINE void wmma16(f32 *d, const u32 *a, const u32 *b, bool half) {
@@ -33,24 +35,34 @@ INLINE void wmma16(f32 *d, const u32 *a, const u32 *b, bool half) {
 #if defined(__GFX12__)
     const bool upper = lane() >= 16;
     u32x4 s, t;
-    s.x = upper ? a[4] : a[0], s.y = upper ? a[5] : a[1], s.z = upper ? a[6] : a[2], s.w = upper ? a[7] : a[3];
-    t.x = upper ? b[4] : b[0], t.y = upper ? b[5] : b[1], t.z = upper ? b[6] : b[2], t.w = upper ? b[7] : b[3];
-    c = half ? __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(h16x8, s), __builtin_bit_cast(h16x8, t), c)
-             : __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(s16x8, s), __builtin_bit_cast(s16x8, t), c);
+    s.x = upper ? a[4] : a[0], s.y = upper ? a[5] : a[1], s.z = upper ? a[6] : a[2],
+    s.w = upper ? a[7] : a[3];
+    t.x = upper ? b[4] : b[0], t.y = upper ? b[5] : b[1], t.z = upper ? b[6] : b[2],
+    t.w = upper ? b[7] : b[3];
+    c = half ? __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(__builtin_bit_cast(h16x8, s),
+                                                                __builtin_bit_cast(h16x8, t), c)
+             : __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(__builtin_bit_cast(s16x8, s),
+                                                                 __builtin_bit_cast(s16x8, t), c);
 #else
-    w32x8 s = {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]}, t = {b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]};
-    c = half ? __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(h16x16, s), __builtin_bit_cast(h16x16, t), c)
-             : __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(s16x16, s), __builtin_bit_cast(s16x16, t), c);
+    w32x8 s = {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]},
+          t = {b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]};
+    c = half ? __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(h16x16, s),
+                                                          __builtin_bit_cast(h16x16, t), c)
+             : __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(s16x16, s),
+                                                           __builtin_bit_cast(s16x16, t), c);
 #endif
     f32 r0 = c.s0, r1 = c.s1, r2 = c.s2, r3 = c.s3, r4 = c.s4, r5 = c.s5, r6 = c.s6, r7 = c.s7;
     d[0] = r0, d[1] = r1, d[2] = r2, d[3] = r3, d[4] = r4, d[5] = r5, d[6] = r6, d[7] = r7;
 }
 #else
 INLINE u32 pick(u32 lo, u32 hi, u32 selector) { // as above; PTX takes the byte numbers as nibbles
-    return (u32)__nvvm_prmt(lo, hi, (selector & 7) | (selector >> 4 & 0x70) | (selector >> 8 & 0x700) | (selector >> 12 & 0x7000));
+    return (u32)__nvvm_prmt(lo, hi,
+                            (selector & 7) | (selector >> 4 & 0x70) | (selector >> 8 & 0x700) |
+                                (selector >> 12 & 0x7000));
 }
 INLINE u32 tops(u32 lo, u32 hi) { return pick(lo, hi, 0x07060302u); }
-INLINE u32 and_or(u32 v, u32 mask, u32 set) { // one instruction, which takes one constant: the other waits in a register
+INLINE u32 and_or(u32 v, u32 mask,
+                  u32 set) { // one instruction, which takes one constant: the other waits in a register
     u32 r;
     __asm__("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(v), "r"(mask), "r"(set));
     return r;
@@ -69,13 +81,15 @@ INLINE u32 fma_bf16x2(u32 a, u32 b, u32 c) { // one rounding; subnormal numbers 
  * g + 8; b of column g; a0, a1, b0 one pair of k, a2, a3, b1 another */
 INLINE void mma16(f32 *d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, bool half) {
     if (half)
-        __asm__("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        __asm__(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
     else
-        __asm__("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        __asm__(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 #endif
 /* The compiler moves nothing across: it would otherwise start so early on what comes next that registers run out. */

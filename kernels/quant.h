@@ -10,14 +10,22 @@
 /* kind = what the host calls mx_gpu_kind (gpu.h of the backend): dense types, then affine by bits, then the floating formats. */
 enum { K_F32, K_F16, K_BF16, K_A2, K_A3, K_A4, K_A5, K_A6, K_A8, K_MXFP4, K_MXFP8, K_NVFP4, N_KIND };
 #define EACH_KIND(X)                                                                                         \
-    X(f32, K_F32) X(f16, K_F16) X(bf16, K_BF16) X(a2, K_A2) X(a3, K_A3) X(a4, K_A4) X(a5, K_A5) X(a6, K_A6)  \
-    X(a8, K_A8) X(mxfp4, K_MXFP4) X(mxfp8, K_MXFP8) X(nvfp4, K_NVFP4)
+    X(f32, K_F32)                                                                                            \
+    X(f16, K_F16) X(bf16, K_BF16) X(a2, K_A2) X(a3, K_A3) X(a4, K_A4) X(a5, K_A5) X(a6, K_A6) X(a8, K_A8)    \
+        X(mxfp4, K_MXFP4) X(mxfp8, K_MXFP8) X(nvfp4, K_NVFP4)
 
 typedef mx_k_weights weights; // args.h
 
 INLINE u32 words_of(u32 kind) {
-    return kind == K_F32 ? 32 : kind == K_F16 || kind == K_BF16 ? 16 : kind == K_A2 ? 2 : kind == K_A3 ? 3 : kind == K_A4 ? 4
-         : kind == K_A5 ? 5 : kind == K_A6 ? 6 : kind == K_A8 || kind == K_MXFP8 ? 8 : 4;
+    return kind == K_F32                     ? 32
+           : kind == K_F16 || kind == K_BF16 ? 16
+           : kind == K_A2                    ? 2
+           : kind == K_A3                    ? 3
+           : kind == K_A4                    ? 4
+           : kind == K_A5                    ? 5
+           : kind == K_A6                    ? 6
+           : kind == K_A8 || kind == K_MXFP8 ? 8
+                                             : 4;
 }
 
 INLINE f32 load_scale(const G void *p, u64 i, u32 type) {
@@ -63,7 +71,8 @@ INLINE void load_chunk(f32 *v, f32 *scale, f32 *bias, weights w, u32 kind, u32 r
     if (kind == K_F32) {
         UNROLL for (u32 i = 0; i < 32; i++) v[i] = from_bits(word[i]);
     } else if (kind == K_F16) {
-        UNROLL for (u32 i = 0; i < 16; i++) v[2 * i] = f16_f32((u16)word[i]), v[2 * i + 1] = f16_f32((u16)(word[i] >> 16));
+        UNROLL for (u32 i = 0; i < 16; i++) v[2 * i] = f16_f32((u16)word[i]),
+                                                  v[2 * i + 1] = f16_f32((u16)(word[i] >> 16));
     } else if (kind == K_BF16) {
         UNROLL for (u32 i = 0; i < 16; i++) v[2 * i] = lo_bf16(word[i]), v[2 * i + 1] = hi_bf16(word[i]);
     } else if (kind <= K_A8) {
@@ -78,7 +87,8 @@ INLINE void load_chunk(f32 *v, f32 *scale, f32 *bias, weights w, u32 kind, u32 r
         const f32 s = e8m0_f32(((const G u8 *)w.scales)[at]);
         UNROLL for (u32 i = 0; i < 32; i++) v[i] = e4m3_f32((u8)code_at(word, i, 8)) * s;
     } else {
-        const f32 s0 = e4m3_f32(((const G u8 *)w.scales)[2 * at]), s1 = e4m3_f32(((const G u8 *)w.scales)[2 * at + 1]);
+        const f32 s0 = e4m3_f32(((const G u8 *)w.scales)[2 * at]),
+                  s1 = e4m3_f32(((const G u8 *)w.scales)[2 * at + 1]);
         UNROLL for (u32 i = 0; i < 32; i++) v[i] = e2m1_f32(code_at(word, i, 4)) * (i < 16 ? s0 : s1);
     }
 }
@@ -97,12 +107,16 @@ INLINE void load_values(f32 *v, weights w, u32 kind, u32 row, u32 c) {
  * as 128 + q, whose bf16 is 0x4300 | q: offset_of() is what is too much. */
 INLINE bool is_affine(u32 kind) { return kind >= K_A2 && kind <= K_A8; }
 INLINE bool is_fp4(u32 kind) { return kind == K_MXFP4 || kind == K_NVFP4; }
-INLINE bool is_far(u32 kind) { return kind == K_A3 || kind == K_A5 || kind == K_A6; } // pairs of values 16 apart
+INLINE bool is_far(u32 kind) {
+    return kind == K_A3 || kind == K_A5 || kind == K_A6;
+} // pairs of values 16 apart
 INLINE f32 offset_of(u32 kind) { return is_affine(kind) && kind != K_A8 ? 128.0f : 0; }
 
 /* The four pairs of slot s are made of values slot_lo() to + 3 and slot_hi() to + 3, eight in all: local pair i is the i-th of
  * these eight by eight_lo(), eight_hi(). */
-INLINE u32 slot_lo(u32 kind, u32 s) { return kind == K_A2 ? 16 * (s >> 1) + 4 * (s & 1) : is_far(kind) ? 4 * s : 8 * s; }
+INLINE u32 slot_lo(u32 kind, u32 s) {
+    return kind == K_A2 ? 16 * (s >> 1) + 4 * (s & 1) : is_far(kind) ? 4 * s : 8 * s;
+}
 INLINE u32 slot_hi(u32 kind, u32 s) { return slot_lo(kind, s) + (kind == K_A2 ? 8 : is_far(kind) ? 16 : 4); }
 INLINE u32 eight_lo(u32 kind, u32 i) {
 #if defined(__AMDGPU__)
@@ -141,8 +155,9 @@ INLINE void load_code(u32 *w, u32 kind, const G void *p) {
     }
 }
 
-INLINE u32 from_bit(const u32 *w, u32 n, u32 bit) { // 16 bits from this bit on, or those to the end of the n words
-    const u32 i = bit / 32, off = bit % 32;           // constants after unrolling
+INLINE u32 from_bit(const u32 *w, u32 n,
+                    u32 bit) {              // 16 bits from this bit on, or those to the end of the n words
+    const u32 i = bit / 32, off = bit % 32; // constants after unrolling
     return off > 16 && i + 1 < n ? w[i] >> off | w[i + 1] << (32 - off) : w[i] >> off;
 }
 
@@ -153,12 +168,15 @@ INLINE void unpack(u32 *a, const u32 *w, u32 kind) {
         UNROLL for (u32 i = 0; i < 16; i++) a[i] = and_or(w[i / 8] >> 2 * (i % 8), 0x00030003u, 0x43004300u);
     } else if (kind == K_A4) { // values i and i + 4 of a word
         UNROLL for (u32 i = 0; i < 16; i++) a[i] = and_or(w[i / 4] >> 4 * (i % 4), 0x000F000Fu, 0x43004300u);
-    } else if (is_far(kind)) { // 16 bits hold `fit` whole codes: such a window of either half of the chunk side by side
+    } else if (
+        is_far(
+            kind)) { // 16 bits hold `fit` whole codes: such a window of either half of the chunk side by side
         const u32 b = words_of(kind), fit = 16 / b, mask = ((1u << b) - 1) * 0x00010001u;
         UNROLL for (u32 k = 0; k * fit < 16; k++) {
-            const u32 both = pick(from_bit(w, b, k * fit * b), from_bit(w, b, (16 + k * fit) * b), 0x05040100u);
-            UNROLL for (u32 i = 0; i < fit; i++)
-                if (k * fit + i < 16) a[k * fit + i] = and_or(both >> b * i, mask, 0x43004300u);
+            const u32 both =
+                pick(from_bit(w, b, k * fit * b), from_bit(w, b, (16 + k * fit) * b), 0x05040100u);
+            UNROLL for (u32 i = 0; i < fit; i++) if (k * fit + i < 16) a[k * fit + i] =
+                and_or(both >> b * i, mask, 0x43004300u);
         }
     } else if (kind == K_A8) { // by way of f32, whose upper half is exact
         UNROLL for (u32 i = 0; i < 16; i++) {
@@ -184,7 +202,8 @@ INLINE void unpack(u32 *a, const u32 *w, u32 kind) {
             a[i] = tops(bits(v[0]), bits(v[1]));
 #else
             const u32 v = pick(w[i / 2], 0, i % 2 ? 0x03040204u : 0x01040004u);
-            a[i] = fma_bf16x2(and_or(v, 0x80008000u, v >> 4 & 0x07F007F0u), 0x7B807B80u, 0x80008000u); // times 2^120
+            a[i] = fma_bf16x2(and_or(v, 0x80008000u, v >> 4 & 0x07F007F0u), 0x7B807B80u,
+                              0x80008000u);      // times 2^120
 #endif
         }
     } else { // e2m1
@@ -200,7 +219,8 @@ INLINE void unpack(u32 *a, const u32 *w, u32 kind) {
 #else
             UNROLL for (u32 i = 0; i < 4; i++) { // as bf16's exponent and mantissa, times 2^126
                 const u32 m = i == 0 ? w[j] << 6 : i == 1 ? w[j] << 2 : i == 2 ? w[j] >> 2 : w[j] >> 6;
-                a[4 * j + i] = fma_bf16x2(and_or(w[j] << (12 - 4 * i), 0x80008000u, m & 0x01C001C0u), 0x7E807E80u, 0x80008000u);
+                a[4 * j + i] = fma_bf16x2(and_or(w[j] << (12 - 4 * i), 0x80008000u, m & 0x01C001C0u),
+                                          0x7E807E80u, 0x80008000u);
             }
 #endif
         }
@@ -211,7 +231,9 @@ INLINE void unpack(u32 *a, const u32 *w, u32 kind) {
 INLINE u32 raw_scale(const G void *p, u64 i, u32 type) {
     return type == 0 ? ((const G u32 *)p)[i] : ((const G u16 *)p)[i];
 }
-INLINE f32 scale_of_raw(u32 raw, u32 type) { return type == 0 ? from_bits(raw) : type == 1 ? f16_f32((u16)raw) : lo_bf16(raw); }
+INLINE f32 scale_of_raw(u32 raw, u32 type) {
+    return type == 0 ? from_bits(raw) : type == 1 ? f16_f32((u16)raw) : lo_bf16(raw);
+}
 INLINE f32 e8m0_of_raw(u32 raw) { return e8m0_f32((u8)raw); }
 
 /* Pairs with scale and bias applied, rounded to bf16: what matrix products of many rows take. */
@@ -240,8 +262,10 @@ INLINE void scale_pairs(u32 *a, u32 kind, u32 type, u32 s, u32 b) {
     const f32 off = offset_of(kind);
     UNROLL for (u32 i = 0; i < 16; i++) {
         f32 lo = lo_bf16(a[i]), hi = hi_bf16(a[i]);
-        if (is_affine(kind)) lo = fma32(lo - off, mul[0], add), hi = fma32(hi - off, mul[0], add);
-        else lo *= mul[i / 8], hi *= mul[i / 8];
+        if (is_affine(kind))
+            lo = fma32(lo - off, mul[0], add), hi = fma32(hi - off, mul[0], add);
+        else
+            lo *= mul[i / 8], hi *= mul[i / 8];
         a[i] = near_bf16(lo, hi);
     }
 }

@@ -188,6 +188,9 @@ struct mx_backend {
     /* y = rms_norm(x) * w * silu(z), each row cut into heads of hd = the length of w */
     mx_status (*gated_norm)(mx_dev *dev, const mx_mat *y, const mx_mat *x, const mx_mat *z, const float *w,
                             int hd, float eps, mx_err *err);
+    /* Optional. Do what `queue` queues, which for the same key is always the same list of launches, from a recording. */
+    mx_status (*replay)(mx_dev *dev, uint64_t key, mx_status (*queue)(void *arg, mx_err *err), void *arg,
+                        mx_err *err);
     /* state[slot] = 0: a new sequence takes a slot. bytes is the size of one slot */
     mx_status (*clear)(mx_dev *dev, void *p, size_t bytes, mx_err *err);
 };

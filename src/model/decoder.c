@@ -273,30 +273,58 @@ static mx_status leave_block(pass *p, const float *norm) {
     return norm ? mx_op_rms_norm(m->dev, &o, &o, NULL, norm, m->arch->eps, p->err) : MX_OK;
 }
 
-mx_status mx_model_forward(mx_model *m, mx_cache *c, const mx_batch *b, mx_err *err) {
+static mx_status queue_layers(void *arg, mx_err *err) {
+    pass *p = arg;
+    mx_model *m = p->m;
     const mx_arch *a = m->arch;
+    p->err = err;
+    mx_mat x = mx_mat_rows(&m->s.x, p->n), o = mx_mat_rows(&m->s.o, p->n);
+    MX_TRY(mx_op_embed(m->dev, &x, &m->w.embed.w, p->b->ids, a->embed_scale, err));
+    for (int i = 0; i < MX_ROPES; i++) {
+        const mx_rope *r = &m->rope[i];
+        if (r->n_rot)
+            MX_TRY(mx_op_rope_table(m->dev, m->s.cos_sin[i], r->inv_freq, r->n_rot, r->scale, p->b, err));
+    }
+    for (int i = 0; i < a->n_layer; i++) {
+        const mx_layer_weights *w = &m->w.layer[i];
+        MX_TRY(enter_block(p, w->pre_attn_norm, i ? &o : NULL));
+        MX_TRY(a->layer[i].mixer == MX_MIX_DELTA ? delta(p, i) : attention(p, i));
+        MX_TRY(leave_block(p, w->post_attn_norm));
+        MX_TRY(enter_block(p, w->pre_mlp_norm, &o));
+        MX_TRY(a->layer[i].mlp == MX_MLP_MOE ? moe(p, i) : gated_mlp(p, i));
+        MX_TRY(leave_block(p, w->post_mlp_norm));
+    }
+    return mx_op_add(m->dev, &x, &o, 1, err);
+}
+
+/* Names a list of launches: what they are made from, the addresses of the batch and the cache among it. */
+static uint64_t step_key(const pass *p) {
+    const uint64_t parts[] = {(uintptr_t)p->b->ids,
+                              (uintptr_t)p->c,
+                              (uintptr_t)p->m,
+                              (uint64_t)p->n,
+                              (uint64_t)p->b->n_seq,
+                              (uint64_t)p->b->max_kv_len,
+                              (uint64_t)p->b->block_stride};
+    uint64_t h = 0xCBF29CE484222325u;
+    for (size_t i = 0; i < countof(parts); i++) h = (h ^ parts[i]) * 0x100000001B3u, h ^= h >> 29;
+    return h;
+}
+
+mx_status mx_model_forward(mx_model *m, mx_cache *c, const mx_batch *b, mx_err *err) {
     if (b->n_tok < 1 || b->n_tok > m->max_tok) {
         return mx_fail(err, MX_EINVAL, "a step of %d tokens; this model was opened for 1 to %d", b->n_tok,
                        m->max_tok);
     }
     pass p = {.m = m, .c = c, .b = b, .n = b->n_tok, .err = err};
-    mx_mat x = mx_mat_rows(&m->s.x, p.n), o = mx_mat_rows(&m->s.o, p.n);
-    MX_TRY(mx_op_embed(m->dev, &x, &m->w.embed.w, b->ids, a->embed_scale, err));
-    for (int i = 0; i < MX_ROPES; i++) {
-        const mx_rope *r = &m->rope[i];
-        if (r->n_rot)
-            MX_TRY(mx_op_rope_table(m->dev, m->s.cos_sin[i], r->inv_freq, r->n_rot, r->scale, b, err));
-    }
-    for (int i = 0; i < a->n_layer; i++) {
-        const mx_layer_weights *w = &m->w.layer[i];
-        MX_TRY(enter_block(&p, w->pre_attn_norm, i ? &o : NULL));
-        MX_TRY(a->layer[i].mixer == MX_MIX_DELTA ? delta(&p, i) : attention(&p, i));
-        MX_TRY(leave_block(&p, w->post_attn_norm));
-        MX_TRY(enter_block(&p, w->pre_mlp_norm, &o));
-        MX_TRY(a->layer[i].mlp == MX_MLP_MOE ? moe(&p, i) : gated_mlp(&p, i));
-        MX_TRY(leave_block(&p, w->post_mlp_norm));
-    }
-    return mx_op_add(m->dev, &x, &o, 1, err);
+    if (!m->dev->be->replay || b->max_q_len > 1) return queue_layers(&p, err);
+    enum { BUCKET = 256 }; // lengths that share a recording: launch shapes follow the longest
+    mx_batch up = *b;
+    int most = b->block_stride * b->block;
+    up.max_kv_len = (b->max_kv_len + BUCKET - 1) / BUCKET * BUCKET;
+    if (up.max_kv_len > most) up.max_kv_len = most;
+    p.b = &up;
+    return m->dev->be->replay(m->dev, step_key(&p), queue_layers, &p, err);
 }
 
 static bool all_finite(const float *p, size_t n) {

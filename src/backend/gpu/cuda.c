@@ -3,6 +3,7 @@
 #include "backend/gpu/driver.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,10 +73,13 @@ static struct {
 #undef X
 } cu;
 
+static atomic_uint opened;           // devices so far
+static _Thread_local unsigned bound; // the device that this thread is set to, by its id
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static mx_err load_error; // code MX_OK when the library is there and initialized
 
 struct mx_gpu {
+    unsigned id; // never 0, never used again
     CUdevice device;
     void *context, *stream;
 };
@@ -134,6 +138,7 @@ static mx_status cuda_info(int index, mx_gpu_info *out, mx_err *err) {
     int major, minor, integrated, version;
     void *context;
     *out = (mx_gpu_info){0};
+    bound = 0;
     MX_TRY(need_library(err));
     TRY(cuDeviceGet(&d, index), "cuDeviceGet");
     TRY(cuDeviceGetName(out->name, sizeof out->name, d), "cuDeviceGetName");
@@ -176,6 +181,7 @@ static mx_status cuda_open(mx_gpu **out, int index, mx_err *err) {
     if (index < 0 || index >= n) return mx_fail(err, MX_EINVAL, "GPU %d: there are %d", index, n);
     mx_gpu *g = calloc(1, sizeof *g);
     if (!g) return mx_fail(err, MX_ENOMEM, "no memory for a device");
+    g->id = atomic_fetch_add(&opened, 1) + 1;
     mx_status st = open_context(g, index, err);
     if (st == MX_OK)
         *out = g;
@@ -186,7 +192,9 @@ static mx_status cuda_open(mx_gpu **out, int index, mx_err *err) {
 
 /* The context belongs to a thread; the engine's thread may not be the one that opened it. */
 static mx_status bind(mx_gpu *g, mx_err *err) {
+    if (bound == g->id) return MX_OK; // asking the runtime each time costs as much as a launch
     TRY(cuCtxSetCurrent(g->context), "cuCtxSetCurrent");
+    bound = g->id;
     return MX_OK;
 }
 

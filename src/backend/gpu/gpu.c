@@ -177,12 +177,67 @@ static mx_status gpu_clear(mx_dev *dev, void *p, size_t bytes, mx_err *err) {
     return note(d, d->drv->fill(d->g, p, 0, bytes, err));
 }
 
+/* ---- recordings ---------------------------------------------------------------------------------------- */
+
+static void forget_graphs(mx_gpu_dev *d) {
+    for (int i = 0; i < MX_GPU_GRAPHS; i++) {
+        d->drv->graph_free(d->g, d->graphs[i].graph);
+        d->graphs[i].graph = NULL;
+        d->graphs[i].key = 0;
+        d->graphs[i].used = 0;
+    }
+}
+
+/* The first time a key comes, its launches run one by one, so that kernels are loaded and scratch memory has its size. The
+ * second time they are recorded, and from then on one call queues them all. */
+static mx_status gpu_replay(mx_dev *dev, uint64_t key, mx_status (*queue)(void *arg, mx_err *err), void *arg,
+                            mx_err *err) {
+    mx_gpu_dev *d = (mx_gpu_dev *)dev;
+    int at = 0;
+    MX_TRY(alive(d, err));
+    for (int i = 0; i < MX_GPU_GRAPHS; i++) {
+        if (d->graphs[i].used && d->graphs[i].key == key) {
+            at = i;
+            break;
+        }
+        if (d->graphs[i].used < d->graphs[at].used) at = i;
+    }
+    bool known = d->graphs[at].used && d->graphs[at].key == key;
+    d->n_replay++;
+    if (known && d->graphs[at].graph) {
+        d->graphs[at].used = d->n_replay;
+        return note(d, d->drv->graph_launch(d->g, d->graphs[at].graph, err));
+    }
+    if (!known) {
+        mx_status st = queue(arg, err);
+        if (st != MX_OK) return st;
+        d->drv->graph_free(d->g, d->graphs[at].graph);
+        d->graphs[at].graph = NULL;
+        d->graphs[at].key = key;
+        d->graphs[at].used = d->n_replay;
+        return MX_OK;
+    }
+    mx_gpu_graph *graph = NULL;
+    MX_TRY(note(d, d->drv->graph_begin(d->g, err)));
+    mx_status st = queue(arg, err), ended = d->drv->graph_end(d->g, &graph, st == MX_OK ? err : NULL);
+    if (st == MX_OK) st = note(d, ended);
+    if (st == MX_OK) st = note(d, d->drv->graph_launch(d->g, graph, err));
+    if (st != MX_OK) {
+        if (ended == MX_OK) d->drv->graph_free(d->g, graph);
+        return st;
+    }
+    d->graphs[at].graph = graph;
+    d->graphs[at].used = d->n_replay;
+    return MX_OK;
+}
+
 mx_status mx_gpu_scratch(mx_gpu_dev *d, size_t bytes, mx_err *err) {
     if (bytes <= d->scratch_bytes) return MX_OK;
     MX_TRY(mx_gpu_wait(&d->base, err));
     d->drv->release(d->g, d->scratch);
     d->scratch = NULL;
     d->scratch_bytes = 0;
+    forget_graphs(d);   // they hold its address
     bytes += bytes / 4; // growing lengths do not ask each time
     MX_TRY(d->drv->alloc(d->g, &d->scratch, bytes, err));
     d->scratch_bytes = bytes;
@@ -195,6 +250,7 @@ static void gpu_close(mx_dev *dev) {
     mx_gpu_dev *d = (mx_gpu_dev *)dev;
     if (!d) return;
     if (d->g) {
+        forget_graphs(d);
         for (int i = 0; i < d->n_file; i++) d->drv->unload(d->g, d->files[i].module);
         for (int i = 0; i < 2; i++) {
             d->drv->host_release(d->g, d->stage[i]);
@@ -249,7 +305,7 @@ static mx_status gpu_open(mx_dev **out, const mx_backend *be, const mx_gpu_drive
     .sigmoid_gate = mx_gpu_sigmoid_gate, .gather = mx_gpu_gather, .softcap = mx_gpu_softcap,                 \
     .route = mx_gpu_route, .expert_matmul = mx_gpu_expert_matmul, .expert_sum = mx_gpu_expert_sum,           \
     .conv = mx_gpu_conv, .delta_rule = mx_gpu_delta_rule, .gated_norm = mx_gpu_gated_norm,                   \
-    .clear = gpu_clear
+    .clear = gpu_clear, .replay = gpu_replay
 
 /* One of the two is in a build. */
 #if defined(MX_GPU_CUDA)

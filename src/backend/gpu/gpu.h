@@ -14,7 +14,7 @@ typedef struct {
 extern const mx_gpu_image mx_gpu_images[];
 extern const int mx_gpu_n_image;
 
-enum { MX_GPU_FILES = 32, MX_GPU_FUNCS = 1024, MX_GPU_STAGE = 8 << 20 };
+enum { MX_GPU_FILES = 32, MX_GPU_FUNCS = 1024, MX_GPU_STAGE = 8 << 20, MX_GPU_GRAPHS = 32 };
 
 typedef struct {
     mx_dev base;
@@ -38,6 +38,12 @@ typedef struct {
     mx_gpu_event *done;
     void *scratch; // of attention's parts and of sorted experts
     size_t scratch_bytes;
+    struct {
+        uint64_t key;
+        mx_gpu_graph *graph; // NULL: run once, to be recorded the next time
+        uint64_t used;       // by the count of replays: the oldest goes
+    } graphs[MX_GPU_GRAPHS];
+    uint64_t n_replay;
     double timeout; // seconds that a wait may take
     bool lost;      // after a fault every call fails
 } mx_gpu_dev;

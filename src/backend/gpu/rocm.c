@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,10 +61,13 @@ static struct {
     size_t arch_at; // offset of gcnArchName in the properties
 } hip;
 
+static atomic_uint opened;           // devices so far
+static _Thread_local unsigned bound; // the device that this thread is set to, by its id
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static mx_err load_error;
 
 struct mx_gpu {
+    unsigned id; // never 0, never used again
     int device;
     void *stream;
 };
@@ -189,6 +193,7 @@ static mx_status rocm_info(int index, mx_gpu_info *out, mx_err *err) {
     char properties[4096] = {0}; // larger than any version's
     int driver = 0, integrated = 0;
     *out = (mx_gpu_info){0};
+    bound = 0;
     MX_TRY(need_library(err));
     TRY(hipDeviceGetName(out->name, sizeof out->name, index), "hipDeviceGetName");
     TRY(properties(properties, index), "hipGetDeviceProperties");
@@ -211,8 +216,10 @@ static void rocm_close(mx_gpu *g) {
     free(g);
 }
 
-static mx_status bind(mx_gpu *g, mx_err *err) { // the current device belongs to a thread
+static mx_status bind(mx_gpu *g, mx_err *err) {
+    if (bound == g->id) return MX_OK; // asking the runtime each time costs as much as a launch
     TRY(hipSetDevice(g->device), "hipSetDevice");
+    bound = g->id;
     return MX_OK;
 }
 
@@ -228,6 +235,7 @@ static mx_status rocm_open(mx_gpu **out, int index, mx_err *err) {
     if (index < 0 || index >= n) return mx_fail(err, MX_EINVAL, "GPU %d: there are %d", index, n);
     mx_gpu *g = calloc(1, sizeof *g);
     if (!g) return mx_fail(err, MX_ENOMEM, "no memory for a device");
+    g->id = atomic_fetch_add(&opened, 1) + 1;
     g->device = index;
     mx_status st = open_stream(g, err);
     if (st == MX_OK)
