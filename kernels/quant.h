@@ -9,10 +9,12 @@
 
 /* kind = what the host calls mx_gpu_kind (gpu.h of the backend): dense types, then affine by bits, then the floating formats. */
 enum { K_F32, K_F16, K_BF16, K_A2, K_A3, K_A4, K_A5, K_A6, K_A8, K_MXFP4, K_MXFP8, K_NVFP4, N_KIND };
+// clang-format off
 #define EACH_KIND(X)                                                                                         \
     X(f32, K_F32)                                                                                            \
     X(f16, K_F16) X(bf16, K_BF16) X(a2, K_A2) X(a3, K_A3) X(a4, K_A4) X(a5, K_A5) X(a6, K_A6) X(a8, K_A8)    \
         X(mxfp4, K_MXFP4) X(mxfp8, K_MXFP8) X(nvfp4, K_NVFP4)
+// clang-format on
 
 typedef mx_k_weights weights; // args.h
 
