@@ -5,9 +5,10 @@
  * milliseconds. It takes what real model files hold beyond RFC 8259: NaN, Infinity and -Infinity as numbers,
  * integers of any length (kept as a double), lone surrogates (U+FFFD). Duplicate keys: the last one counts.
  *
- * Why our own: of the C libraries in Debian 12, jansson refuses the three things above, cJSON reads every
- * number as a double and looks keys up in O(n), json-c needs 3 x the time allowed for a tokenizer
- * (docs/provenance.md has the figures). */
+ * Why our own: of the C libraries in Debian 12, jansson refuses the three things above, cJSON reads every number as a double
+ * and looks keys up in O(n), json-c copies every string into an object of its own. A vocabulary of 150,000 entries must load
+ * in 0.15 s in all.
+ */
 #ifndef MX_BASE_JSON_H
 #define MX_BASE_JSON_H
 #include "base/arena.h"
