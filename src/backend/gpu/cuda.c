@@ -18,7 +18,6 @@ enum {
     ATTR_MINOR = 76,
     ATTR_LDS_OPTIN = 97,
     ATTR_INTEGRATED = 18,
-    FUNC_ATTR_LDS = 8,
     STREAM_NON_BLOCKING = 1,
     CAPTURE_RELAXED = 2,
     JIT_LOG = 5,
@@ -50,7 +49,6 @@ enum {
     X(cuModuleLoadDataEx, (void **, const void *, unsigned, int *, void **))                                 \
     X(cuModuleUnload, (void *))                                                                              \
     X(cuModuleGetFunction, (void **, void *, const char *))                                                  \
-    X(cuFuncSetAttribute, (void *, int, int))                                                                \
     X(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, \
                        void **, void **))                                                                    \
     X(cuStreamCreate, (void **, unsigned))                                                                   \
@@ -59,7 +57,6 @@ enum {
     X(cuEventDestroy_v2, (void *))                                                                           \
     X(cuEventRecord, (void *, void *))                                                                       \
     X(cuEventQuery, (void *))                                                                                \
-    X(cuEventElapsedTime, (float *, void *, void *))                                                         \
     X(cuStreamBeginCapture_v2, (void *, int))                                                                \
     X(cuStreamEndCapture, (void *, void **))                                                                 \
     X(cuGraphInstantiateWithFlags, (void **, void *, unsigned long long))                                    \
@@ -274,12 +271,6 @@ static mx_status cuda_find(mx_gpu *g, mx_gpu_func **out, mx_gpu_module *m, const
     return MX_OK;
 }
 
-static mx_status cuda_set_lds(mx_gpu *g, mx_gpu_func *f, int bytes, mx_err *err) {
-    MX_TRY(bind(g, err));
-    TRY(cuFuncSetAttribute(f, FUNC_ATTR_LDS, bytes), "cuFuncSetAttribute");
-    return MX_OK;
-}
-
 static mx_status cuda_launch(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads,
                              uint32_t lds, void **args, const char *name, mx_err *err) {
     MX_TRY(bind(g, err));
@@ -313,12 +304,6 @@ static mx_status cuda_event_done(mx_gpu *g, mx_gpu_event *e, bool *done, mx_err 
     CUresult r = cu.cuEventQuery(e);
     *done = r == 0;
     return r == CUDA_NOT_READY ? MX_OK : check(r, "cuEventQuery", err);
-}
-
-static mx_status cuda_event_ms(mx_gpu *g, mx_gpu_event *from, mx_gpu_event *to, float *ms, mx_err *err) {
-    MX_TRY(bind(g, err));
-    TRY(cuEventElapsedTime(ms, from, to), "cuEventElapsedTime");
-    return MX_OK;
 }
 
 static mx_status cuda_graph_begin(mx_gpu *g, mx_err *err) {
@@ -364,13 +349,11 @@ const mx_gpu_driver mx_gpu_driver_cuda = {
     .load = cuda_load,
     .unload = cuda_unload,
     .find = cuda_find,
-    .set_lds = cuda_set_lds,
     .launch = cuda_launch,
     .event_new = cuda_event_new,
     .event_free = cuda_event_free,
     .event_record = cuda_event_record,
     .event_done = cuda_event_done,
-    .event_ms = cuda_event_ms,
     .graph_begin = cuda_graph_begin,
     .graph_end = cuda_graph_end,
     .graph_launch = cuda_graph_launch,

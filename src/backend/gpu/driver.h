@@ -45,16 +45,13 @@ typedef struct mx_gpu_driver {
                       mx_err *err);
     void (*unload)(mx_gpu *g, mx_gpu_module *m);
     mx_status (*find)(mx_gpu *g, mx_gpu_func **out, mx_gpu_module *m, const char *name, mx_err *err);
-    mx_status (*set_lds)(mx_gpu *g, mx_gpu_func *f, int bytes,
-                         mx_err *err); // allow this much dynamic shared memory
     mx_status (*launch)(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads, uint32_t lds,
                         void **args, const char *name, mx_err *err);
     mx_status (*event_new)(mx_gpu *g, mx_gpu_event **out, mx_err *err);
     void (*event_free)(mx_gpu *g, mx_gpu_event *e);
     mx_status (*event_record)(mx_gpu *g, mx_gpu_event *e, mx_err *err);
     mx_status (*event_done)(mx_gpu *g, mx_gpu_event *e, bool *done,
-                            mx_err *err); // never blocks; a device fault shows here
-    mx_status (*event_ms)(mx_gpu *g, mx_gpu_event *from, mx_gpu_event *to, float *ms, mx_err *err);
+                            mx_err *err);             // never blocks; a device fault shows here
     mx_status (*graph_begin)(mx_gpu *g, mx_err *err); // what is queued from here on is recorded, not run
     mx_status (*graph_end)(mx_gpu *g, mx_gpu_graph **out, mx_err *err);
     mx_status (*graph_launch)(mx_gpu *g, mx_gpu_graph *r, mx_err *err);

@@ -15,7 +15,7 @@
 typedef int hipError_t; // 0 is success
 enum { HIP_OUT_OF_MEMORY = 2, HIP_NO_DEVICE = 100, HIP_NO_BINARY = 209, HIP_NOT_READY = 600 };
 enum { ATTR_INTEGRATED = 16, ATTR_CUS = 63, ATTR_LDS = 74 };
-enum { STREAM_NON_BLOCKING = 1, COPY_IN = 1, COPY_OUT = 2, CAPTURE_RELAXED = 2, FUNC_ATTR_LDS = 8 };
+enum { STREAM_NON_BLOCKING = 1, COPY_IN = 1, COPY_OUT = 2, CAPTURE_RELAXED = 2 };
 
 #define ENTRIES(X)                                                                                           \
     X(hipInit, (unsigned))                                                                                   \
@@ -43,7 +43,6 @@ enum { STREAM_NON_BLOCKING = 1, COPY_IN = 1, COPY_OUT = 2, CAPTURE_RELAXED = 2, 
     X(hipEventDestroy, (void *))                                                                             \
     X(hipEventRecord, (void *, void *))                                                                      \
     X(hipEventQuery, (void *))                                                                               \
-    X(hipEventElapsedTime, (float *, void *, void *))                                                        \
     X(hipStreamBeginCapture, (void *, int))                                                                  \
     X(hipStreamEndCapture, (void *, void **))                                                                \
     X(hipGraphInstantiate, (void **, void *, void **, char *, size_t))                                       \
@@ -313,14 +312,6 @@ static mx_status rocm_find(mx_gpu *g, mx_gpu_func **out, mx_gpu_module *m, const
     return MX_OK;
 }
 
-/* 64 KB, all that a block can have, needs no permission here. */
-static mx_status rocm_set_lds(mx_gpu *g, mx_gpu_func *f, int bytes, mx_err *err) {
-    (void)g, (void)f;
-    return bytes <= 65536
-               ? MX_OK
-               : mx_fail(err, MX_UNSUPPORTED, "%d bytes of shared memory; a block may have 65536", bytes);
-}
-
 static mx_status rocm_launch(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads,
                              uint32_t lds, void **args, const char *name, mx_err *err) {
     MX_TRY(bind(g, err));
@@ -355,12 +346,6 @@ static mx_status rocm_event_done(mx_gpu *g, mx_gpu_event *e, bool *done, mx_err 
     hipError_t r = hip.hipEventQuery(e);
     *done = r == 0;
     return r == HIP_NOT_READY ? MX_OK : check(r, "hipEventQuery", err);
-}
-
-static mx_status rocm_event_ms(mx_gpu *g, mx_gpu_event *from, mx_gpu_event *to, float *ms, mx_err *err) {
-    MX_TRY(bind(g, err));
-    TRY(hipEventElapsedTime(ms, from, to), "hipEventElapsedTime");
-    return MX_OK;
 }
 
 static mx_status rocm_graph_begin(mx_gpu *g, mx_err *err) {
@@ -406,13 +391,11 @@ const mx_gpu_driver mx_gpu_driver_rocm = {
     .load = rocm_load,
     .unload = rocm_unload,
     .find = rocm_find,
-    .set_lds = rocm_set_lds,
     .launch = rocm_launch,
     .event_new = rocm_event_new,
     .event_free = rocm_event_free,
     .event_record = rocm_event_record,
     .event_done = rocm_event_done,
-    .event_ms = rocm_event_ms,
     .graph_begin = rocm_graph_begin,
     .graph_end = rocm_graph_end,
     .graph_launch = rocm_graph_launch,
