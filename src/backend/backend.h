@@ -15,6 +15,8 @@
 
 typedef struct mx_backend mx_backend;
 typedef struct mx_dev mx_dev;
+typedef struct mx_math mx_math; // ops_math.h
+typedef struct mx_port mx_port; // ports.h
 
 /* A matrix on the device: [rows, cols], ld values from one row to the next. */
 typedef struct {
@@ -133,12 +135,23 @@ typedef struct {
     size_t max_bytes; // refuse allocations beyond this in all; 0: no limit (tests)
 } mx_dev_options;
 
+/* Fused ops that a device may have (ports.h); the primitives below always do. */
+typedef enum {
+    MX_PORT_TOKEN_LOG_PROB,
+    MX_PORT_QQ_EXPERT_MATMUL,
+    MX_N_PORT,
+} mx_port_op;
+
 struct mx_dev {
     const mx_backend *be;
     mx_dtype act;           // type of activations between ops (the residual stream is f32 everywhere)
     char name[96];          // "AMD EPYC (2 threads, avx2)"
     char isa[32];           // what the kernels use: "avx2", "gfx1151", "sm_90"
     size_t allocated, peak; // bytes in mx_buf
+    bool no_ports;          // compose every fused op: tests and measurements
+    struct {
+        uint64_t used, composed, unlisted; // unlisted: compositions that no row of the table means
+    } ports[MX_N_PORT];
 };
 
 struct mx_backend {
@@ -193,6 +206,9 @@ struct mx_backend {
                         mx_err *err);
     /* state[slot] = 0: a new sequence takes a slot. bytes is the size of one slot */
     mx_status (*clear)(mx_dev *dev, void *p, size_t bytes, mx_err *err);
+
+    const mx_math *math;  // ops on rows of numbers that a forward pass does not need
+    const mx_port *ports; // ends with a row without `shapes`
 };
 
 /* Every backend of this build, by name; the CPU is last. */

@@ -45,7 +45,7 @@ typedef struct {
     // answer
     int max_tokens, keep, logprobs;
     arg_strings stop, bias, dry_breakers;
-    bool ignore_eos, context_shift, json;
+    bool ignore_eos, context_shift, json, ports;
     // sampling
     uint64_t seed;
     float temp, top_p, min_p, typical, top_n_sigma, xtc_probability, xtc_threshold;

@@ -1,4 +1,5 @@
 /* devices.c - `mlxcel devices`: what can run models here. A backend that does not open says why. */
+#include "backend/ports.h"
 #include "base/json.h"
 #include "base/threads.h"
 #include "cli/cli.h"
@@ -6,10 +7,32 @@
 #include "engine/memory.h"
 #include <string.h>
 
+/* The table of ports of every backend: op, device, port or composed, and the shapes. */
+static int list_ports(const cli *c) {
+    mx_str s = {0};
+    for (int i = 0; i < mx_n_backend; i++)
+        for (const mx_port *p = mx_backends[i]->ports; p->shapes; p++) {
+            const char *how = p->run ? "port" : "composed";
+            if (c->o.json) {
+                mx_str_printf(&s, "%s{\"op\": \"%s\", \"backend\": \"%s\", \"how\": \"%s\", \"shapes\": ",
+                              s.len ? ",\n " : "[", mx_port_name(p->op), mx_backends[i]->name, how);
+                mx_json_put_string(&s, p->shapes, strlen(p->shapes));
+                mx_str_putc(&s, '}');
+            } else {
+                mx_str_printf(&s, "%-18s %-5s %-9s %s\n", mx_port_name(p->op), mx_backends[i]->name, how,
+                              p->shapes);
+            }
+        }
+    if (c->o.json) mx_str_puts(&s, s.len ? "]\n" : "[]\n");
+    out_str(&s);
+    return EXIT_OK;
+}
+
 int cmd_devices(cli *c) {
     mx_str s = {0};
     if (c->line.n_positional)
         return cli_use(c, "takes no argument, but \"%.60s\" is given", c->line.positional[0]);
+    if (c->o.ports) return list_ports(c);
     mx_str_puts(&s, c->o.json ? "[" : "");
     for (int i = 0; i < mx_n_backend; i++) {
         mx_err why = {0};

@@ -57,6 +57,7 @@ const arg_flag cli_flags[] = {
     {"--ids", ARG_BOOL, OFF(ids), 0, 0, NULL, NULL, NULL, NULL, "decode: the input is ids, the output text", FLAGS, C_TOKENIZE},
     {"--pieces", ARG_BOOL, OFF(pieces), 0, 0, NULL, NULL, NULL, NULL, "one line a token: the id and how the vocabulary spells it", FLAGS, C_TOKENIZE},
     {"--json", ARG_BOOL, OFF(json), 0, 0, NULL, NULL, NULL, NULL, "JSON", FLAGS, C_TOKENIZE | C_INSPECT | C_LIST | C_DEVICES},
+    {"--ports", ARG_BOOL, OFF(ports), 0, 0, NULL, NULL, NULL, NULL, "the fused ops of each device, and the shapes they take", FLAGS, C_DEVICES},
     {"--no-special --no-bos", ARG_BOOL, OFF(no_special), 0, 0, NULL, NULL, NULL, NULL, "add no begin or end tokens", FLAGS, C_TOKENIZE},
     {"-p --prompt", ARG_STR, OFF(prompt), 0, 0, NULL, "TEXT", NULL, NULL, "the text, instead of a positional; - reads stdin", FLAGS, C_TOKENIZE},
     {"-f --file", ARG_STR, OFF(file), 0, 0, NULL, "FILE", NULL, NULL, "the text from FILE", FLAGS, C_TOKENIZE},

@@ -1,28 +1,30 @@
 /* verify.c - `mlxcel verify`: the correctness gate, its traces, and two hosts against each other. */
 #include "engine/verify.h"
+#include "backend/ports.h"
 #include "base/json.h"
 #include "cli/cli.h"
 #include "cli/out.h"
+#include <stdio.h>
 #include <string.h>
 
 static const char *verdict_name(const mx_verify_result *r) {
     return r->verdict == MX_VERIFY_PASS ? "pass" : r->verdict == MX_VERIFY_FAIL ? "fail" : "inconclusive";
 }
 
-static void text(const mx_verify_result *r) {
+static void text(const mx_verify_result *r, const char *ports) {
     out_printf("documents           %d\n"
                "positions           %d, of which decided: %d\n"
                "disagreements       %d, at decided positions: %d\n"
                "largest gap         %.4f (lead of the reference at the worst disagreement)\n"
                "log-probabilities   mean difference %.6f, worst %.6f\n"
                "KL divergence       mean %.6f\n"
-               "%s%s%s\n",
+               "%s%s%s%s%s%s\n",
                r->documents, r->positions, r->decided, r->differ, r->differ_decided, r->largest_gap,
-               r->mean_logprob_diff, r->worst_logprob_diff, r->mean_kl, verdict_name(r),
-               *r->reason ? ": " : "", r->reason);
+               r->mean_logprob_diff, r->worst_logprob_diff, r->mean_kl, *ports ? "ports               " : "",
+               ports, *ports ? "\n" : "", verdict_name(r), *r->reason ? ": " : "", r->reason);
 }
 
-static void json(const mx_verify_result *r, const char *device) {
+static void json(const mx_verify_result *r, const char *device, const char *ports) {
     const struct {
         const char *key;
         double v;
@@ -35,6 +37,8 @@ static void json(const mx_verify_result *r, const char *device) {
     mx_json_put_string(&s, r->reason, strlen(r->reason));
     mx_str_puts(&s, ", \"device\": ");
     mx_json_put_string(&s, device, strlen(device));
+    mx_str_puts(&s, ", \"ports\": ");
+    mx_json_put_string(&s, ports, strlen(ports));
     mx_str_printf(
         &s, ", \"documents\": %d, \"positions\": %d, \"decided\": %d, \"differ\": %d, \"differ_decided\": %d",
         r->documents, r->positions, r->decided, r->differ, r->differ_decided);
@@ -46,11 +50,22 @@ static void json(const mx_verify_result *r, const char *device) {
     out_str(&s);
 }
 
-static int report(const cli *c, const mx_verify_result *r, const char *device) {
+/* dev: NULL where no model ran. An op that was composed without its table saying so fails what else would pass. */
+static int report(const cli *c, mx_verify_result *r, const mx_dev *dev) {
+    mx_str ports = {0};
+    mx_err why;
+    if (dev) {
+        mx_port_summary(dev, &ports);
+        if (r->verdict == MX_VERIFY_PASS && mx_port_unlisted(dev, &why) != MX_OK) {
+            r->verdict = MX_VERIFY_FAIL;
+            snprintf(r->reason, sizeof r->reason, "%.199s", why.msg);
+        }
+    }
     if (c->o.json)
-        json(r, device);
+        json(r, dev ? dev->name : "", ports.p ? ports.p : "");
     else
-        text(r);
+        text(r, ports.p ? ports.p : "");
+    mx_str_free(&ports);
     if (!out_flush()) return EXIT_VERIFY_ERROR; // a verdict nobody can read is none
     return r->verdict == MX_VERIFY_PASS   ? EXIT_OK
            : r->verdict == MX_VERIFY_FAIL ? EXIT_FAIL
@@ -75,7 +90,7 @@ int cmd_verify(cli *c) {
             return cli_use(c, "--against compares two files; no model (\"%.60s\") is needed",
                            c->line.positional[0]);
         if (mx_verify_compare(c->o.reference, c->o.against, &opt, &r, &err) == MX_OK)
-            return report(c, &r, "");
+            return report(c, &r, NULL);
         cli_fail(&err);
         return EXIT_VERIFY_ERROR;
     }
@@ -92,7 +107,7 @@ int cmd_verify(cli *c) {
         if (st == MX_OK) code = EXIT_OK;
     } else if (st == MX_OK) {
         st = mx_verify(e, &opt, &r, &err);
-        if (st == MX_OK) code = report(c, &r, mx_engine_dev(e)->name);
+        if (st == MX_OK) code = report(c, &r, mx_engine_dev(e));
     }
     if (st != MX_OK) cli_fail(&err);
     mx_engine_free(e);

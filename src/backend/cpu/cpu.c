@@ -1,5 +1,6 @@
 /* cpu.c - the CPU as a device: its memory, its name, and the table of its ops. */
 #include "backend/cpu/ops_impl.h"
+#include "backend/ports.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -171,4 +172,5 @@ const mx_backend mx_backend_cpu = {
     .delta_rule = mx_cpu_delta_rule,
     .gated_norm = mx_cpu_gated_norm,
     .clear = cpu_clear,
+    .ports = mx_cpu_ports,
 };
