@@ -34,9 +34,13 @@ typedef struct { // one product of x: matvec.c, matmul.c
     uint64_t y_ld;
     uint32_t tile_end; // tiles of the products up to and with this one
     uint32_t unused;
+    const MX_DEVICE float *add; // matvec: rows that are added to y, NULL for none; may be y itself
+    uint64_t add_ld;
 } mx_k_out;
 
-typedef struct { // matvec.c
+/* matvec.c. With norm, x stands for rms_norm(x) * norm: x * norm goes into the products, whose sums are divided by
+ * sqrt(mean(x^2) + eps) in the end. */
+typedef struct {
     const MX_DEVICE float *x;
     uint64_t x_ld;
     const MX_DEVICE int32_t *ids; // [rows] the matrix of a stack for each row, or NULL: experts
@@ -44,6 +48,8 @@ typedef struct { // matvec.c
     uint32_t n_tile;              // in all
     uint32_t x_by_z;              // with ids: row z * grid_y + y takes row z of x; else a row of its own
     uint32_t act;                 // glu: mx_act
+    const MX_DEVICE float *norm;  // [n_in] or NULL
+    float eps, inv_n;             // with norm; inv_n: 1 / n_in
     mx_k_out out[MX_K_OUTS];
 } mx_k_matvec;
 

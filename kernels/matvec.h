@@ -127,14 +127,20 @@ mv_zeros[32] = {}; // what is not there of x; read 16 bytes at a time
 
 /* 32 values of x as pairs in the kind's order, from places of 8 values, `apart` from each other, those from n_place on (dense
  * kinds) zero; all zero where not `wanted`. Without branches, so that loads of weights need not wait for these. */
-INLINE void load_x(u32 *b, u32 kind, const G f32 *x, u64 at, u32 apart, u32 n_place, bool wanted) {
+INLINE void load_x(u32 *b, u32 kind, const G f32 *x, u64 row, u32 at, const G f32 *norm, u32 apart,
+                   u32 n_place, bool wanted) {
     f32 v[32];
-    const G f32 *from = wanted ? x + at : mv_zeros;
+    const G f32 *from = wanted ? x + row + at : mv_zeros;
     UNROLL for (u32 i = 0; i < 4; i++) {
         UNROLL for (u32 k = 0; k < 8; k += 4) {
             const G f32 *p = apart == 8 ? from + 8 * i : wanted && i < n_place ? from + i * apart : mv_zeros;
             const f32x4 q = *(const G f32x4 *)(p + k);
             f32 x0 = q.x, x1 = q.y, x2 = q.z, x3 = q.w;
+            if (norm) {
+                const G f32 *w = p == mv_zeros ? mv_zeros : norm + at + i * apart;
+                const f32x4 m = *(const G f32x4 *)(w + k);
+                x0 *= m.x, x1 *= m.y, x2 *= m.z, x3 *= m.w;
+            }
             v[8 * i + k] = x0, v[8 * i + k + 1] = x1, v[8 * i + k + 2] = x2, v[8 * i + k + 3] = x3;
         }
     }
@@ -158,13 +164,13 @@ INLINE f32 sum_of_pairs(const u32 *b) {
     return s0 + s1;
 }
 
-INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld, u32 n,
-                    u32 chunks, u32 step) {
+INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld,
+                    const G f32 *norm, u32 n, u32 chunks, u32 step) {
     const u32 row = lane() & 15;
     UNROLL for (u32 k = 0; k < chunks_a_step(o.kind, o.mt); k++) {
         const u32 c = step * chunks_a_step(o.kind, o.mt) + k;
         u32 b[16];
-        load_x(b, o.kind, x, row * x_ld + c * 32, 8, 4, row < n && c < chunks);
+        load_x(b, o.kind, x, row * x_ld, c * 32, norm, 8, 4, row < n && c < chunks);
         f32 total[8];
         if (is_affine(o.kind)) {
             const f32 mine = sum_of_pairs(b);
@@ -196,17 +202,17 @@ INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 
     }
 }
 #else
-INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld, u32 n,
-                    u32 chunks, u32 step) {
+INLINE void compute(mv_sums *acc, mv_plan o, const mv_piece *piece, const G f32 *x, u64 x_ld,
+                    const G f32 *norm, u32 n, u32 chunks, u32 step) {
     const u32 g = lane() >> 2, t = lane() & 3, per = chunks_a_step(o.kind, o.mt), first = per * step;
     const bool apart = o.few && o.kind > K_BF16; // a column of B is one chunk
     u32 b[16];
     if (o.kind <= K_BF16) {
-        load_x(b, o.kind, x, g * x_ld + first * 32 + 8 * t, 32, min_u32(chunks - first, per), g < n);
+        load_x(b, o.kind, x, g * x_ld, first * 32 + 8 * t, norm, 32, min_u32(chunks - first, per), g < n);
     } else {
         const u32 row = apart ? g >> 2 : g;
         const bool wanted = row < n && first + t < chunks && (!apart || (g & 3) == t);
-        load_x(b, o.kind, x, row * x_ld + (first + t) * 32, 8, 4, wanted);
+        load_x(b, o.kind, x, row * x_ld, (first + t) * 32, norm, 8, 4, wanted);
     }
     f32 total[2][4] = {}; // the sum of each column of B, in every row
     if (apart && is_affine(o.kind)) {
@@ -316,6 +322,20 @@ INLINE void find_tile(mv_cursor *c, const mx_k_matvec *a, mv_plan o, u32 expert)
     }
 }
 
+/* 1 / sqrt(mean(x^2) + eps) of every row of x to room[8]; as much again is used on the way. */
+INLINE void scales_of_rows(LDS f32 *room, const mx_k_matvec *a, const G f32 *x) {
+    const u32 n_in = a->out[0].w.n_in;
+    for (u32 b = 0; b < a->n; b++) {
+        f32 square = 0;
+        for (u32 k = 4 * thread(); k < n_in; k += 4 * threads()) {
+            const f32x4 v = *(const G f32x4 *)(x + b * a->x_ld + k);
+            square += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+        }
+        square = block_sum(square, room + 8);
+        if (thread() == 0) room[b] = rsqrt32(fma32(square, a->inv_n, a->eps));
+    } // whoever reads them does so after another barrier
+}
+
 INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
     const u32 n_b = o.few ? 2 : 8, rows = 16 * o.mt, chunks = a->out[0].w.n_in / 32, n = a->n;
     const u32 per = chunks_a_step(o.kind, o.mt), steps = (chunks + per - 1) / per;
@@ -341,6 +361,7 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
             find_tile(&at, a, o, expert);
         }
     }
+    if (a->norm) scales_of_rows(room + MV_MAX_WAVE * n_b * rows, a, x);
     for (u32 tile = bx(); tile < a->n_tile; tile += __gpu_num_blocks_x()) {
         mv_sums acc = {};
         for (u32 step = wave(); step < steps; step += n_wave()) {
@@ -349,7 +370,7 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
             if (o.ahead == 2) UNROLL for (u32 m = 0; m < o.mt; m++) piece[0][m] = piece[1][m];
             UNROLL for (u32 m = 0; m < o.mt; m++)
                 load_piece(&piece[o.ahead - 1][m], o, &at.part[m], chunks, shift, at.step);
-            compute(&acc, o, now, x, a->x_ld, n, chunks, step);
+            compute(&acc, o, now, x, a->x_ld, a->norm, n, chunks, step);
             at.step += n_wave();
             if (at.step >= steps) {
                 at.step = wave(), at.tile += __gpu_num_blocks_x();
@@ -368,6 +389,10 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
                 v += room[(k * n_b + b) * rows + r];
                 if (o.glu) u += room[(k * n_b + b) * rows + 16 + r];
             }
+            if (a->norm) {
+                const f32 r = room[MV_MAX_WAVE * n_b * rows + b];
+                v *= r, u *= r;
+            }
             const G f32 *bias = a->out[p.out].bias;
             if (bias) v += bias[(u64)expert * n_out + row];
             if (o.glu) {
@@ -375,6 +400,8 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
                 if (bias) u += bias[(u64)expert * n_out + row];
                 v = activation(a->act, v) * u;
             }
+            const G f32 *add = a->out[p.out].add;
+            if (add) v += add[(y_row + b) * a->out[p.out].add_ld + row];
             a->out[p.out].y[(y_row + b) * a->out[p.out].y_ld + row] = v;
         }
         barrier();

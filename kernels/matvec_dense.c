@@ -31,12 +31,16 @@ INLINE void dense(const mx_k_matvec *a, u32 n_b, bool glu) {
         const u32 second = glu ? row : min_u32(row + 1, w.n_out - 1);
         const G f32 *p = (const G f32 *)w.codes + (u64)row * n_in,
                     *q = (const G f32 *)up.codes + (u64)second * n_in;
-        f32 sum[2][8] = {};
+        f32 sum[2][8] = {}, square[8] = {};
         for (u32 k = 4 * lane(); k < n_in; k += 4 * WAVE) {
             const f32x4 u = *(const G f32x4 *)(p + k), v = *(const G f32x4 *)(q + k);
             UNROLL for (u32 b = 0; b < n_b; b++) {
                 if (b >= n) continue;
-                const f32x4 s = *(const G f32x4 *)(x + b * a->x_ld + k);
+                f32x4 s = *(const G f32x4 *)(x + b * a->x_ld + k);
+                if (a->norm) {
+                    square[b] = fma32(s.x, s.x, fma32(s.y, s.y, fma32(s.z, s.z, fma32(s.w, s.w, square[b]))));
+                    s *= *(const G f32x4 *)(a->norm + k);
+                }
                 sum[0][b] = fma32(u.x, s.x, fma32(u.y, s.y, fma32(u.z, s.z, fma32(u.w, s.w, sum[0][b]))));
                 sum[1][b] = fma32(v.x, s.x, fma32(v.y, s.y, fma32(v.z, s.z, fma32(v.w, s.w, sum[1][b]))));
             }
@@ -45,15 +49,23 @@ INLINE void dense(const mx_k_matvec *a, u32 n_b, bool glu) {
         UNROLL for (u32 b = 0; b < n_b; b++) {
             if (b >= n) break;
             f32 s = wave_sum(sum[0][b]), t = wave_sum(sum[1][b]);
+            if (a->norm) {
+                const f32 r = rsqrt32(fma32(wave_sum(square[b]), a->inv_n, a->eps));
+                s *= r, t *= r;
+            }
             if (lane()) continue;
             G f32 *y = a->out[out].y + (y_row + b) * a->out[out].y_ld + row;
+            const G f32 *add = a->out[out].add;
+            if (add) add += (y_row + b) * a->out[out].add_ld + row;
             if (a->out[out].bias) s += a->out[out].bias[bias_row];
             if (glu) {
                 if (a->out[1].bias) t += a->out[1].bias[bias_row];
-                y[0] = activation(a->act, s) * t;
+                y[0] = activation(a->act, s) * t + (add ? add[0] : 0);
             } else {
-                y[0] = s;
-                if (row + 1 < w.n_out) y[1] = t + (a->out[out].bias ? a->out[out].bias[bias_row + 1] : 0);
+                y[0] = s + (add ? add[0] : 0);
+                if (row + 1 >= w.n_out) continue;
+                if (a->out[out].bias) t += a->out[out].bias[bias_row + 1];
+                y[1] = t + (add ? add[1] : 0);
             }
         }
     }
@@ -75,17 +87,25 @@ INLINE void any(const mx_k_matvec *a, u32 type) {
             out = i + 1,
             row = tile - a->out[i].tile_end;
         const weights w = weights_of(a, out, expert);
-        f32 sum[8] = {};
+        f32 sum[8] = {}, square[8] = {};
         for (u32 k = lane(); k < n_in; k += WAVE) {
             const f32 v = load_scale(w.codes, (u64)row * n_in + k, type);
-            UNROLL for (u32 b = 0; b < 8; b++) if (b < n) sum[b] = fma32(v, x[b * a->x_ld + k], sum[b]);
+            const f32 scaled = a->norm ? v * a->norm[k] : v;
+            UNROLL for (u32 b = 0; b < 8; b++) {
+                if (b >= n) continue;
+                const f32 s = x[b * a->x_ld + k];
+                sum[b] = fma32(scaled, s, sum[b]);
+                square[b] = fma32(s, s, square[b]);
+            }
         }
         UNROLL for (u32 b = 0; b < 8; b++) {
             if (b >= n) break;
-            const f32 s = wave_sum(sum[b]);
+            f32 s = wave_sum(sum[b]);
+            if (a->norm) s *= rsqrt32(fma32(wave_sum(square[b]), a->inv_n, a->eps));
             if (lane()) continue;
-            a->out[out].y[(y_row + b) * a->out[out].y_ld + row] =
-                s + (a->out[out].bias ? a->out[out].bias[(u64)expert * w.n_out + row] : 0);
+            if (a->out[out].bias) s += a->out[out].bias[(u64)expert * w.n_out + row];
+            if (a->out[out].add) s += a->out[out].add[(y_row + b) * a->out[out].add_ld + row];
+            a->out[out].y[(y_row + b) * a->out[out].y_ld + row] = s;
         }
     }
 }

@@ -76,9 +76,17 @@ static uint32_t set_tiles(mx_k_out *o, int n, uint32_t rows) {
     return total;
 }
 
+/* What a matrix-vector launch does besides its products. */
+typedef struct {
+    const float *norm; // [n_in]: rms_norm(x) * norm takes the place of x; NULL: x as it is
+    float eps;
+    bool glu; // y = act(product 0) * product 1, not for odd plans
+    mx_act act;
+} around;
+
 /* Up to 8 rows of x: each weight is read once for all of them. */
 static mx_status few_rows(mx_gpu_dev *d, const mx_k_out *o, int n_out, const mx_mat *x, int row, int n,
-                          plan p, const int32_t *ids, uint32_t grid_y, uint32_t grid_z, bool x_by_z,
+                          plan p, around e, const int32_t *ids, uint32_t grid_y, uint32_t grid_z, bool x_by_z,
                           mx_err *err) {
     char name[48];
     bool eight = n > 2;
@@ -86,12 +94,22 @@ static mx_status few_rows(mx_gpu_dev *d, const mx_k_out *o, int n_out, const mx_
                      .x_ld = (uint64_t)x->ld,
                      .ids = ids,
                      .n = (uint32_t)n,
-                     .x_by_z = x_by_z};
+                     .x_by_z = x_by_z,
+                     .act = e.act,
+                     .norm = e.norm,
+                     .eps = e.eps,
+                     .inv_n = 1.0f / (float)o->w.n_in};
     memcpy(a.out, o, (size_t)n_out * sizeof *o);
-    for (int i = 0; i < n_out && !ids; i++) a.out[i].y += (size_t)row * a.out[i].y_ld;
+    for (int i = 0; i < n_out && !ids; i++) {
+        a.out[i].y += (size_t)row * a.out[i].y_ld;
+        if (a.out[i].add) a.out[i].add += (size_t)row * a.out[i].add_ld;
+    }
     uint32_t tile = p.odd ? 1 : p.plain ? 2 : eight ? 32 : 16, threads = 256;
-    a.n_tile = set_tiles(a.out, n_out, tile);
-    if (p.odd)
+    if (e.glu) tile = p.plain ? 1 : 16;
+    a.n_tile = set_tiles(a.out, e.glu ? 1 : n_out, tile);
+    if (e.glu)
+        snprintf(name, sizeof name, "glu%s_%s%s", eight ? "8" : "", p.kind, p.suffix);
+    else if (p.odd)
         snprintf(name, sizeof name, "matvec_any_%s", p.kind);
     else
         snprintf(name, sizeof name, "matvec%s_%s%s", eight ? "8" : "", p.kind, p.suffix);
@@ -158,7 +176,7 @@ mx_status mx_gpu_matmul(mx_dev *dev, const mx_matmul *mm, int n_mm, const mx_mat
         }
         for (int row = 0; row < x->rows; row += FEW) {
             int rows = x->rows - row < FEW ? x->rows - row : FEW;
-            MX_TRY(few_rows(d, o, n, x, row, rows, p, NULL, 1, 1, false, err));
+            MX_TRY(few_rows(d, o, n, x, row, rows, p, (around){0}, NULL, 1, 1, false, err));
         }
     }
     return MX_OK;
@@ -193,7 +211,7 @@ mx_status mx_gpu_expert_matmul(mx_dev *dev, const mx_expert_matmul *mm, int n_mm
             o[n] = out_of(mm[i + n].w, &mm[i + n].y, mm[i + n].bias);
         if (n_row <= 4 * w->n_stack || w->n_stack > 512) { // few rows an expert: read its weights for each
             bool shared = x_div > 1;
-            MX_TRY(few_rows(d, o, n, x, 0, 1, p, ids, shared ? (uint32_t)x_div : (uint32_t)n_row,
+            MX_TRY(few_rows(d, o, n, x, 0, 1, p, (around){0}, ids, shared ? (uint32_t)x_div : (uint32_t)n_row,
                             shared ? (uint32_t)(n_row / x_div) : 1, shared, err));
             continue;
         }
