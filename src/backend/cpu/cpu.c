@@ -144,6 +144,22 @@ void mx_cpu_run(mx_cpu_dev *d, void (*fn)(void *arg, int i, int worker), void *a
         mx_pool_run(d->pool, fn, arg, n, grain);
 }
 
+static const mx_math cpu_math = {
+    .layer_norm = mx_cpu_layer_norm,
+    .softmax = mx_cpu_softmax,
+    .logsumexp = mx_cpu_logsumexp,
+    .sum = mx_cpu_sum,
+    .argmax = mx_cpu_argmax,
+    .top_k = mx_cpu_top_k,
+    .sort = mx_cpu_sort,
+    .searchsorted = mx_cpu_searchsorted,
+    .fft = mx_cpu_fft,
+    .hadamard = mx_cpu_hadamard,
+    .quantize = mx_cpu_quantize,
+    .dequantize = mx_cpu_dequantize,
+    .pick = mx_cpu_pick,
+};
+
 const mx_backend mx_backend_cpu = {
     .name = "cpu",
     .host_memory = true,
@@ -172,5 +188,6 @@ const mx_backend mx_backend_cpu = {
     .delta_rule = mx_cpu_delta_rule,
     .gated_norm = mx_cpu_gated_norm,
     .clear = cpu_clear,
+    .math = &cpu_math,
     .ports = mx_cpu_ports,
 };

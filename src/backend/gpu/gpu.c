@@ -1,5 +1,6 @@
 /* gpu.c - a GPU as a device: opening, kernels by name, memory, waiting. What differs by runtime is in driver.h's table. */
 #include "backend/gpu/gpu.h"
+#include "backend/gpu/ops_math.h"
 #include "backend/ports.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -306,7 +307,7 @@ static mx_status gpu_open(mx_dev **out, const mx_backend *be, const mx_gpu_drive
     .sigmoid_gate = mx_gpu_sigmoid_gate, .gather = mx_gpu_gather, .softcap = mx_gpu_softcap,                 \
     .route = mx_gpu_route, .expert_matmul = mx_gpu_expert_matmul, .expert_sum = mx_gpu_expert_sum,           \
     .conv = mx_gpu_conv, .delta_rule = mx_gpu_delta_rule, .gated_norm = mx_gpu_gated_norm,                   \
-    .clear = gpu_clear, .replay = gpu_replay, .ports = mx_gpu_ports
+    .clear = gpu_clear, .replay = gpu_replay, .ports = mx_gpu_ports, .math = &mx_gpu_math
 
 /* One of the two is in a build. */
 #if defined(MX_GPU_CUDA)
