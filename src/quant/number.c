@@ -83,6 +83,22 @@ uint8_t mx_f32_to_e4m3(float v) {
     return (uint8_t)(r | (u >> 24 & 0x80));
 }
 
+bool mx_e4m3_has_nan(const void *codes, size_t n, size_t *at) {
+    const uint8_t *p = codes;
+    enum { STRIDE = 4096 };
+    for (size_t from = 0; from < n; from += STRIDE) {
+        const size_t to = n - from < STRIDE ? n : from + STRIDE;
+        int nans = 0;
+        for (size_t i = from; i < to; i++) nans += (p[i] & 0x7F) == 0x7F;
+        for (size_t i = from; nans && i < to; i++)
+            if ((p[i] & 0x7F) == 0x7F) {
+                *at = i;
+                return true;
+            }
+    }
+    return false;
+}
+
 void mx_to_f32(float *out, const void *p, mx_dtype t, size_t n) {
     const unsigned char *b = p;
     uint16_t h;

@@ -11,6 +11,7 @@
 #ifndef MX_QUANT_QUANT_H
 #define MX_QUANT_QUANT_H
 #include "base/err.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -43,6 +44,9 @@ mx_qmat mx_qmat_rows(const mx_qmat *w, int row, int n); // rows [row, row + n) o
 /* Expand rows [row, row + n) of w (a stack of one) into out[n, n_in], f32: the reference every kernel is tested against.
  * MX_EINVAL, with out untouched, if the rows lie outside W. */
 mx_status mx_qmat_expand(const mx_qmat *w, int row, int n, float *out, mx_err *err);
+
+/* Whether n E4M3 codes hold one that is NaN (0x7F or 0xFF), which quantizing never makes; *at: the first. */
+bool mx_e4m3_has_nan(const void *codes, size_t n, size_t *at);
 
 /* Quantize x[n_row, n_in] into codes, scales, biases (of type `type`), laid out as above. Gives the bytes of MLX 0.32's
  * quantize() on the CPU for an input of type `type` (docs/provenance.md lists the deliberate exceptions). */

@@ -402,3 +402,48 @@ TEST(rope_frequencies_follow_the_papers)
     CHECK(g[0] == 1 && fabs((double)g[63] * 4 / pow(10000, -126.0 / 128) - 1) < 1e-6);
     CHECK(fabsf(scale - (0.1f * logf(4) + 1)) < 1e-6f);
 }
+
+/* mxfp8 weights with a NaN code: refused where kernels would read a number, that is on devices with memory of their own. */
+TEST(nan_codes_are_refused_on_a_gpu)
+{
+    static const char module[] = "model.layers.0.mlp.up_proj.weight";
+    const char *source = mx_test_path("tests/checkpoints/qwen3-mxfp8"), *dir = mx_test_tmpdir();
+    mx_arena a = {0};
+    mx_err err = {0};
+    mx_st *st;
+    char *config, *bytes;
+    size_t n_config, n;
+    CHECK_OK(mx_file_read(&config, &n_config, &a, mx_path_join(&a, source, "config.json"), 1 << 20, &err),
+             &err);
+    CHECK_OK(mx_file_read(&bytes, &n, &a, mx_path_join(&a, source, "model.safetensors"), 1 << 24, &err),
+             &err);
+    CHECK_OK(mx_file_write(mx_path_join(&a, dir, "config.json"), config, n_config, &err), &err);
+    CHECK_OK(mx_st_open(&st, source, &err), &err);
+    const mx_st_tensor *t = mx_st_find(st, module);
+    CHECK(t);
+    char *place = memmem(bytes, n, t->data, t->n_bytes);
+    CHECK(place);
+    mx_dev *dev;
+    CHECK_OK(mx_dev_open(&dev, "cpu", &(mx_dev_options){.threads = 1}, &err), &err);
+    mx_backend own_memory = *dev->be;
+    own_memory.host_memory = false;
+    for (int bad = 0; bad < 2; bad++)
+        for (int gpu = 0; gpu < 2; gpu++) {
+            mx_model *m = NULL;
+            if (bad) place[1000] = (char)0xFF;
+            CHECK_OK(mx_file_write(mx_path_join(&a, dir, "model.safetensors"), bytes, n, &err), &err);
+            dev->be = gpu ? &own_memory : &mx_backend_cpu;
+            mx_status status = mx_model_open(&m, dir, dev, &(mx_model_options){0}, &err);
+            if (bad && gpu) {
+                CHECK_FAILS(status, MX_UNSUPPORTED, &err,
+                            "up_proj.weight holds NaN (code 0xFF at byte 1000)");
+            } else {
+                CHECK_OK(status, &err);
+            }
+            mx_model_free(m);
+        }
+    dev->be = &mx_backend_cpu;
+    mx_dev_close(dev);
+    mx_st_free(st);
+    mx_arena_free(&a);
+}

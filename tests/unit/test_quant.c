@@ -257,3 +257,22 @@ TEST(numbers_round_to_nearest_even)
         if (!isnan(f)) CHECK_INT(mx_f32_to_e4m3(f), v);
     }
 }
+
+TEST(nan_codes_are_found)
+{
+    static uint8_t codes[10000];
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof codes; i++)
+        codes[i] = (uint8_t)((i * 37) % 127 | (i & 1 ? 0x80 : 0)); // never 0x7F
+    CHECK(!mx_e4m3_has_nan(codes, sizeof codes, &at));
+    static const size_t places[] = {0, 4095, 4096, 9999};
+    for (size_t i = 0; i < countof(places); i++) {
+        const uint8_t was = codes[places[i]];
+        codes[places[i]] = i & 1 ? 0xFF : 0x7F;
+        CHECK(mx_e4m3_has_nan(codes, sizeof codes, &at));
+        CHECK_INT(at, places[i]);
+        CHECK(isnan(mx_e4m3_to_f32(codes[places[i]])));
+        codes[places[i]] = was;
+    }
+    CHECK(!mx_e4m3_has_nan(codes, 0, &at));
+}
