@@ -90,49 +90,85 @@ static void prepare_g(const mx_mm_x *px, const mx_mm_rows *rows, int row, int n)
 /* ---- i16v: few rows ------------------------------------------------------------------------------------ */
 
 enum {
-    V_W = 2,        // rows of weights handled together, at most
-    V_X = 4,        // rows of x
-    V_SUMS = 4,     // sums: rows of weights times rows of x
-    V_SCALES = 2048 // scales brought to f32 at a time
+    V_W = 4,          // rows of weights handled together, at most
+    V_X = 4,          // rows of x
+    V_SUMS = 4,       // sums: rows of weights times rows of x
+    V_AHEAD = 1024,   // bytes that a stream of weights is fetched ahead
+    V_FAR = 128 << 10 // bytes of a unit from which its rows are read as V_W streams
 };
 
-/* A worker's memory, cut up for this k. */
+/* The part of the sum of a row that needs no codes, bias times sum of x, and the products of the scales, weights' times x's, for n
+ * folds. Reads whole vectors of scales and biases: what lies behind the row is dropped. */
+typedef vf v_start_fn(float *product, const char *scales, const char *biases, const float *s,
+                      const float *sum, int n);
+
+/* Not inlined: gcc 12 would then keep the sums of v_block in memory. */
+#define V_START(name, size, convert, affine)                                                                 \
+    static __attribute__((noinline)) vf name(float *product, const char *scales, const char *biases,         \
+                                             const float *s, const float *sum, int n) {                      \
+        vf acc = vf_zero();                                                                                  \
+        int f = 0;                                                                                           \
+        for (; f + VL <= n; f += VL) {                                                                       \
+            vf_store(product + f, vf_mul(convert(scales + f * (size)), vf_load(s + f)));                     \
+            if (affine) acc = vf_fma(convert(biases + f * (size)), vf_load(sum + f), acc);                   \
+        }                                                                                                    \
+        if (f < n) {                                                                                         \
+            vf_store(product + f, vf_mul(convert(scales + f * (size)), vf_load(s + f)));                     \
+            if (affine) acc = vf_fma(vf_first(convert(biases + f * (size)), n - f), vf_load(sum + f), acc);  \
+        }                                                                                                    \
+        vf_store(product + n, vf_zero()); /* the last step may look there, for codes that meet an x of 0 */  \
+        return acc;                                                                                          \
+    }
+INLINE vf scale_e8m0(const char *p) { return vf_e8m0(vi_u8(p)); }
+INLINE vf scale_e4m3(const char *p) { return vf_e4m3(vi_u8(p)); }
+V_START(v_start_f32, 4, vf_load, true)
+V_START(v_start_f16, 2, vf_f16, true)
+V_START(v_start_bf16, 2, vf_bf16, true)
+V_START(v_start_e8m0, 1, scale_e8m0, false)
+V_START(v_start_e4m3, 1, scale_e4m3, false)
+
+/* A worker's memory, cut up for this k, and what all blocks of a run need. */
 typedef struct {
-    float *scales, *biases; // [rows, k / group] of some rows of weights
-    float *product;         // [V_SUMS, f_pad] scale of the weights times scale of x
-    char *rows[V_W];        // copies of the last rows of the matrix, zeros behind
+    float *product;                  // [V_SUMS, f_pad] scale of the weights times scale of x
+    char *rows[V_W];                 // copies of the last rows of the matrix, zeros behind
+    char *scales[V_W], *biases[V_W]; // of the last rows too
+    v_start_fn *start;
+    int size; // bytes of a scale
 } v_work;
 
-static v_work v_cut(void *memory, int n_group, int k, int f_pad) {
-    float *p = memory;
-    int n = (n_group > V_SCALES ? n_group : V_SCALES) + MX_MM_LANES;
-    v_work w = {.scales = p, .biases = p + n};
-    p += 2 * n;
-    w.product = p;
-    p += V_SUMS * f_pad;
-    for (int i = 0; i < V_W; i++) w.rows[i] = (char *)p + (size_t)i * (size_t)(k + 2 * MX_MM_STEP);
+static v_work v_cut(void *memory, const mx_qmat *m, int f_pad) {
+    const size_t row = (size_t)m->n_in + 2 * MX_MM_STEP, n_group = (size_t)(m->n_in / m->group);
+    char *p = memory;
+    v_work w = {.size = m->kind != MX_QUANT_AFFINE ? 1 : m->type == MX_F32 ? 4 : 2};
+    w.start = m->kind == MX_QUANT_NVFP4   ? v_start_e4m3
+              : m->kind == MX_QUANT_MXFP4 ? v_start_e8m0
+              : m->type == MX_F32         ? v_start_f32
+              : m->type == MX_F16         ? v_start_f16
+                                          : v_start_bf16;
+    w.product = (float *)p;
+    p += (size_t)V_SUMS * (size_t)f_pad * 4;
+    for (int i = 0; i < V_W; i++) {
+        w.rows[i] = p, p += row;
+        w.scales[i] = p, p += (n_group + MX_MM_LANES) * 4;
+        w.biases[i] = p, p += (n_group + MX_MM_LANES) * 4;
+    }
     return w;
 }
 
-/* The part of the sum that needs no codes, bias times sum of x; and the products of the scales. Not inlined: gcc 12 would
- * then keep the sums of v_block in memory. */
-static __attribute__((noinline)) vf v_start(float *product, const float *scales, const float *biases,
-                                            const float *s, const float *sum, int n) {
-    vf acc = vf_zero();
-    int f = 0;
-    for (; f < n; f += VL) vf_store(product + f, vf_mul(vf_load(scales + f), vf_load(s + f)));
-    vf_store(product + n, vf_zero()); // the last step may look there, for codes that meet an x of 0
-    if (!biases) return acc;
-    for (f = 0; f + VL <= n; f += VL) acc = vf_fma(vf_load(biases + f), vf_load(sum + f), acc);
-    return f < n ? vf_fma(vf_load_n(biases + f, n - f), vf_load(sum + f), acc) : acc;
+/* A row of `bytes` bytes at p of an array that ends at `end`: a copy with zeros behind where reading past the row by `more` bytes
+ * would leave the array. */
+INLINE const char *v_row(const char *p, size_t bytes, size_t more, const char *end, char *copy) {
+    if (__builtin_expect((size_t)(end - p) >= bytes + more, 1)) return p;
+    memcpy(copy, p, bytes);
+    memset(copy + bytes, 0, more);
+    return copy;
 }
 
-/* nw rows of weights from `out` on with nx rows of x from r on; scales and biases are those of row `out`. A word of codes never
+/* nw rows of weights, out, out + apart, ..., with nx rows of x from r on. A word of codes never
  * spans two folds, so a 32-bit lane has one scale: that of the whole step if `whole`, else lane l has number lane[l], counted from
  * the step's first fold. */
-INLINE void v_block(const mx_mm_task *t, const v_work *work, const float *scales, const float *biases,
-                    const int bits, const bool e2m1, const bool whole, const int nw, const int nx, int out,
-                    int r) {
+INLINE void v_block(const mx_mm_task *t, const v_work *work, const int bits, const bool e2m1,
+                    const bool whole, const int nw, const int nx, int out, int apart, int r) {
     const int nv = step_nv(bits), sv = step_values(bits), sb = step_bytes(bits);
     const mx_mm_x *px = t->px;
     const mx_qmat *m = &t->w;
@@ -142,34 +178,38 @@ INLINE void v_block(const mx_mm_task *t, const v_work *work, const float *scales
     const order o = by_words(bits) ? (order){vi_zero(), vi_zero(), vi_zero()} : order_of(bits);
     const vi lane = vi_div_iota(by_words(bits) ? 32 / bits : 1, by_words(bits) ? fold : 32);
     vf acc[V_W][V_X];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int j = 0; j < nw; j++) {
-        codes[j] = (const char *)m->codes + row_bytes * (size_t)(out + j);
-        if (__builtin_expect(end - codes[j] < (ptrdiff_t)(steps - 1) * sb + step_reads(bits), 0)) {
-            memcpy(work->rows[j], codes[j], row_bytes); // a read would leave the matrix
-            memset(work->rows[j] + row_bytes, 0, 2 * MX_MM_STEP);
-            codes[j] = work->rows[j];
-        }
+        const char *row = (const char *)m->codes + row_bytes * (size_t)(out + j * apart);
+        codes[j] = row;
+        if (__builtin_expect(end - row < (ptrdiff_t)(steps - 1) * sb + step_reads(bits), 0))
+            codes[j] = v_row(row, row_bytes, 2 * MX_MM_STEP, row, work->rows[j]);
     }
-    const bool affine = m->kind == MX_QUANT_AFFINE;
-#pragma GCC unroll 2
+    const size_t scale_bytes = (size_t)n_fold * (size_t)work->size, more = (size_t)VL * (size_t)work->size;
+    const char *scale_end = (const char *)m->scales + scale_bytes * (size_t)m->n_out;
+    const char *bias_end = (const char *)m->biases + scale_bytes * (size_t)m->n_out;
+#pragma GCC unroll 4
     for (int j = 0; j < nw; j++) {
+        const size_t at = scale_bytes * (size_t)(out + j * apart);
+        const char *s = v_row((const char *)m->scales + at, scale_bytes, more, scale_end, work->scales[j]);
+        const char *b = NULL;
+        if (m->biases) b = v_row((const char *)m->biases + at, scale_bytes, more, bias_end, work->biases[j]);
 #pragma GCC unroll 4
         for (int i = 0; i < nx; i++) {
-            acc[j][i] = v_start(work->product + (size_t)(j * nx + i) * f_pad, scales + j * n_fold,
-                                affine ? biases + j * n_fold : NULL, px->s + (size_t)(r + i) * f_pad,
-                                px->sum + (size_t)(r + i) * f_pad, n_fold);
+            acc[j][i] =
+                work->start(work->product + (size_t)(j * nx + i) * f_pad, s, b,
+                            px->s + (size_t)(r + i) * f_pad, px->sum + (size_t)(r + i) * f_pad, n_fold);
         }
     }
     const float *product = work->product;
     const int16_t *x = px->q + (size_t)r * px->k_pad;
     const size_t next = (size_t)px->k_pad;
     const int shift = __builtin_ctz((unsigned)fold);
-    // Rows are short for the hardware's prefetcher, which starts anew with each: fetch those after next.
-    const size_t ahead = row_bytes * V_W * (row_bytes < 2048 ? 2 : 1);
+    // Rows are short for the hardware's prefetcher, which starts anew with each: fetch what comes next.
+    const size_t ahead = apart == 1 && row_bytes * V_W > V_AHEAD ? row_bytes * V_W : V_AHEAD;
     for (int step = 0, at = 0; step < steps; step++, at += sv, x += sv) {
         const size_t f = (size_t)((unsigned)at >> shift);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int j = 0; j < nw; j++) {
             vi u[8];
             unpack(u, codes[j] + (size_t)step * sb, bits, e2m1, &o);
@@ -185,30 +225,29 @@ INLINE void v_block(const mx_mm_task *t, const v_work *work, const float *scales
             }
         }
     }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int j = 0; j < nw; j++) {
 #pragma GCC unroll 4
         for (int i = 0; i < nx; i++) {
             float y = vf_sum(acc[j][i]) * (e2m1 ? 0x1p-9f : 1.0f);
-            mx_mm_row(&t->y, r + i)[out + j] = y + (t->bias ? t->bias[out + j] : 0);
+            mx_mm_row(&t->y, r + i)[out + j * apart] = y + (t->bias ? t->bias[out + j * apart] : 0);
         }
     }
 }
 
 /* Each in a function of its own: one function with all of them takes a compiler minutes. */
-typedef void v_block_fn(const mx_mm_task *t, const v_work *work, const float *scales, const float *biases,
-                        int out, int r);
+typedef void v_block_fn(const mx_mm_task *t, const v_work *work, int out, int apart, int r);
 #define V_BLOCK(name, bits, e2m1, whole, nw, nx)                                                             \
-    static __attribute__((noinline)) void name(const mx_mm_task *t, const v_work *work, const float *scales, \
-                                               const float *biases, int out, int r) {                        \
-        v_block(t, work, scales, biases, bits, e2m1, whole, nw, nx, out, r);                                 \
+    static __attribute__((noinline)) void name(const mx_mm_task *t, const v_work *work, int out, int apart,  \
+                                               int r) {                                                      \
+        v_block(t, work, bits, e2m1, whole, nw, nx, out, apart, r);                                          \
     }
 #define V_BLOCKS(name, bits, e2m1, whole)                                                                    \
-    V_BLOCK(name##_2x1, bits, e2m1, whole, 2, 1)                                                             \
+    V_BLOCK(name##_4x1, bits, e2m1, whole, 4, 1)                                                             \
     V_BLOCK(name##_1x1, bits, e2m1, whole, 1, 1)                                                             \
     V_BLOCK(name##_1x2, bits, e2m1, whole, 1, 2)                                                             \
     V_BLOCK(name##_1x4, bits, e2m1, whole, 1, 4)                                                             \
-    static v_block_fn *const name[4] = {name##_2x1, name##_1x1, name##_1x2, name##_1x4};
+    static v_block_fn *const name[4] = {name##_4x1, name##_1x1, name##_1x2, name##_1x4};
 V_BLOCKS(v_b2, 2, false, false)
 V_BLOCKS(v_b3, 3, false, true)
 V_BLOCKS(v_b4, 4, false, false)
@@ -223,7 +262,7 @@ V_BLOCKS(v_b4_whole, 4, false, true) // 512 bits hold two folds of 4-bit codes, 
 #define v_b4_whole v_b4
 #endif
 
-/* The kernels of a kind, for 2 rows of weights by 1 of x, 1 by 1, 1 by 2, 1 by 4. */
+/* The kernels of a kind, for 4 rows of weights by 1 of x, 1 by 1, 1 by 2, 1 by 4. */
 static v_block_fn *const *v_kernels(const mx_qmat *w, int fold) {
     if (w->kind != MX_QUANT_AFFINE) return v_e2m1;
     switch (w->bits) {
@@ -237,29 +276,20 @@ static v_block_fn *const *v_kernels(const mx_qmat *w, int fold) {
 }
 
 static void v_run(const mx_mm_task *t, int out0, int out1, void *memory) {
-    const mx_qmat *m = &t->w;
-    const int n_group = m->n_in / m->group, batch = n_group > V_SCALES / 2 ? 1 : V_SCALES / n_group & ~1;
-    const size_t size = m->type == MX_F32 ? 4 : 2;
-    const v_work work = v_cut(memory, n_group, m->n_in, t->px->f_pad);
-    v_block_fn *const *f = v_kernels(m, t->px->fold);
-    for (int b0 = out0; b0 < out1; b0 += batch) {
-        int b1 = out1 - b0 < batch ? out1 : b0 + batch, out = b0;
-        const float *s = work.scales, *b = work.biases;
-        scales_f32(work.scales, m, (size_t)b0 * (size_t)n_group, (b1 - b0) * n_group);
-        if (m->kind == MX_QUANT_AFFINE) {
-            plain_f32(work.biases, (const char *)m->biases + (size_t)b0 * (size_t)n_group * size, m->type,
-                      (b1 - b0) * n_group);
-        }
-        while (out < b1) {
-            int rows = t->n % 2 && out + 2 <= b1 ? 2 : 1; // pairs of rows share the last, odd, row of x
-            for (int j = 0; j < rows; j++) {
-                int r = 0;
-                for (; r + 4 <= t->n; r += 4) f[3](t, &work, s + j * n_group, b + j * n_group, out + j, r);
-                if (r + 2 <= t->n) f[2](t, &work, s + j * n_group, b + j * n_group, out + j, r);
-            }
-            if (t->n % 2) f[rows == 2 ? 0 : 1](t, &work, s, b, out, t->n - 1);
-            out += rows, s += rows * n_group, b += rows * n_group;
-        }
+    const v_work work = v_cut(memory, &t->w, t->px->f_pad);
+    v_block_fn *const *f = v_kernels(&t->w, t->px->fold);
+    if (t->n == 1) { // so many streams of memory read faster than one, if they are long
+        const bool far = (size_t)(out1 - out0) * code_row_bytes(&t->w) >= V_FAR;
+        const int n = (out1 - out0) / V_W, apart = far ? n : 1, next = far ? 1 : V_W;
+        for (int i = 0; i < n; i++) f[0](t, &work, out0 + i * next, apart, 0);
+        for (int out = out0 + n * V_W; out < out1; out++) f[1](t, &work, out, 0, 0);
+        return;
+    }
+    for (int out = out0; out < out1; out++) {
+        int r = 0;
+        for (; r + 4 <= t->n; r += 4) f[3](t, &work, out, 0, r);
+        if (r + 2 <= t->n) f[2](t, &work, out, 0, r), r += 2;
+        if (r < t->n) f[1](t, &work, out, 0, r);
     }
 }
 

@@ -29,10 +29,13 @@ OP vf vf_bf16(const void *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
 }
 OP vf vf_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
-OP vf vf_load_n(const void *p, int n) { // the first n lanes, 0 < n < 8; the others 0
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
+OP vi vi_first(int n) { // all ones in the first n lanes
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
+OP vf vf_load_n(const void *p, int n) {
+    return _mm256_maskload_ps(p, vi_first(n));
+} // the first n lanes, 0 < n < 8; the others 0
+OP vf vf_first(vf v, int n) { return _mm256_and_ps(v, _mm256_castsi256_ps(vi_first(n))); } // the same of v
 OP vf vf_e4m3(vi v) { // 8 codes, one in each 32-bit lane
     __m256i mag = _mm256_and_si256(v, _mm256_set1_epi32(0x7F));
     __m256i bits = _mm256_or_si256(_mm256_slli_epi32(mag, 20),

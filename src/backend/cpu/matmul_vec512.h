@@ -33,6 +33,7 @@ OP vf vf_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 OP vf vf_load_n(const void *p, int n) { // the first n lanes, 0 < n < 16; the others 0
     return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
 }
+OP vf vf_first(vf v, int n) { return _mm512_maskz_mov_ps((__mmask16)((1u << n) - 1), v); } // the same of v
 OP vf vf_e4m3(vi v) { // 16 codes, one in each 32-bit lane
     __m512i mag = _mm512_and_si512(v, _mm512_set1_epi32(0x7F));
     __m512i bits = _mm512_or_si512(_mm512_slli_epi32(mag, 20),
