@@ -165,7 +165,10 @@ INLINE void dequantize(u32 kind, mx_k_mat y, weights w) {
 #define BACK(name, kind)                                                                                     \
     __gpu_kernel void dequantize_##name(mx_k_mat y, weights w) { dequantize(kind, y, w); }
 #define THERE(name, kind)                                                                                    \
-    __gpu_kernel void quantize_##name(weights w, mx_k_mat x) { quantize(kind, w, x); }
+    __gpu_kernel                                                                                             \
+        __attribute__((amdgpu_flat_work_group_size(32, 256))) void quantize_##name(weights w, mx_k_mat x) {  \
+        quantize(kind, w, x);                                                                                \
+    }
 EACH_KIND(BACK)
 THERE(a2, K_A2)
 THERE(a3, K_A3)

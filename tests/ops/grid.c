@@ -52,6 +52,13 @@ mx_mat grid_mat(mx_dev *d, const mx_mat *host) {
     return m;
 }
 
+mx_mat grid_blank(mx_dev *d, int rows, int cols, int gap) {
+    uint64_t seed = 7;
+    mx_mat host = random_mat(MX_F32, rows, cols, gap, 1, &seed), m = grid_mat(d, &host);
+    free(host.p);
+    return m;
+}
+
 mx_qmat grid_qmat(mx_dev *d, const mx_qmat *host) {
     mx_qmat w = *host;
     const size_t rows = (size_t)w.n_stack * (size_t)w.n_out;

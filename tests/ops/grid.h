@@ -25,6 +25,7 @@ bool grid_long(void); // MX_LONG=1
 /* Copies on device d that grid_free() gives back. host NULL: zeros. */
 void *grid_put(mx_dev *d, const void *host, size_t bytes);
 mx_mat grid_mat(mx_dev *d, const mx_mat *host);
+mx_mat grid_blank(mx_dev *d, int rows, int cols, int gap); // random f32, gaps of 77: an output
 mx_qmat grid_qmat(mx_dev *d, const mx_qmat *host);
 void *grid_get(mx_dev *d, const void *p, size_t bytes); // malloc'd
 float *grid_values(mx_dev *d, const mx_mat *m); // without the gaps, which must still hold 77; malloc'd
