@@ -1,6 +1,7 @@
 /* verify.c - see verify.h. Positions of a document are fed `width` at a time, as a prompt would be, so that the kernels for one
  * row, for a few and for many are all put to the test. */
 #include "engine/verify.h"
+#include "backend/ports.h"
 #include "base/file.h"
 #include "engine/reference.h"
 #include "engine/sampler.h"
@@ -191,6 +192,11 @@ mx_status mx_verify(mx_engine *e, const mx_verify_options *opt, mx_verify_result
     feeder f = {0};
     *out = (mx_verify_result){0};
     mx_status st = verify(e, opt, &a, &f, out, err);
+    mx_err why;
+    if (st == MX_OK && out->verdict == MX_VERIFY_PASS && mx_port_unlisted(mx_engine_dev(e), &why) != MX_OK) {
+        out->verdict = MX_VERIFY_FAIL;
+        snprintf(out->reason, sizeof out->reason, "%.199s", why.msg);
+    }
     free(f.rows);
     mx_arena_free(&a);
     return st;

@@ -26,6 +26,7 @@ typedef struct {
     char reason[200];
 } mx_verify_result;
 
+/* Fails, too, if an op was composed on the engine's device that its table of ports does not list (backend/ports.h). */
 mx_status mx_verify(mx_engine *e, const mx_verify_options *opt, mx_verify_result *out, mx_err *err);
 /* Write such a reference from this engine, for the documents (ids) of another reference file or of a text file. */
 mx_status mx_verify_write(mx_engine *e, const char *documents, const char *out, int width, mx_err *err);

@@ -114,6 +114,25 @@ TEST(too_few_decided_positions_are_inconclusive)
     CHECK(r.verdict == MX_VERIFY_INCONCLUSIVE && r.decided == 0);
 }
 
+/* All positions may agree: a fused op that was composed unnoticed costs speed, and fails too. */
+TEST(a_composition_that_no_port_lists_fails)
+{
+    mx_verify_options o = usual(mx_test_path("models/demo/reference_fp32.json"), 100);
+    for (int unlisted = 0; unlisted < 2; unlisted++) {
+        mx_engine *e = NULL;
+        mx_verify_result r;
+        mx_engine_options eo = {.device = "cpu", .ctx = 512};
+        CHECK_OK(mx_engine_open(&e, mx_test_path("models/demo"), &eo, &err), &err);
+        mx_engine_dev(e)->ports[MX_PORT_TOKEN_LOG_PROB].composed = 5; // meant: does not matter
+        mx_engine_dev(e)->ports[MX_PORT_TOKEN_LOG_PROB].unlisted = (uint64_t)unlisted;
+        mx_status st = mx_verify(e, &o, &r, &err);
+        mx_engine_free(e);
+        CHECK_OK(st, &err);
+        CHECK(r.verdict == (unlisted ? MX_VERIFY_FAIL : MX_VERIFY_PASS), "%s", r.reason);
+        CHECK(!unlisted || strstr(r.reason, "token_log_prob was composed 1 times on cpu"), "%s", r.reason);
+    }
+}
+
 TEST(another_models_reference_fails)
 {
     char dir[600];
