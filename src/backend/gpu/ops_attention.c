@@ -40,10 +40,11 @@ static mx_status decode(mx_gpu_dev *d, mx_k_attention k, const mx_k_batch *kb, c
     k.n_part = mx_div_up(splits, k.part_splits);
     k.part_bits = mx_log2_up(k.n_part);
     if (k.n_part > 1) {
-        size_t n = (size_t)kb->n_tok * k.n_head * k.n_part;
-        MX_TRY(mx_gpu_scratch(d, n * (k.hd + 2) * sizeof(float), err));
+        const size_t n = (size_t)kb->n_tok * k.n_head * k.n_part;
+        const size_t outputs = (n * k.hd + 1) & ~(size_t)1; // what follows is read in pairs
+        MX_TRY(mx_gpu_scratch(d, (outputs + 2 * n) * sizeof(float), err));
         k.part_o = d->scratch;
-        k.part_ml = (float *)d->scratch + n * k.hd;
+        k.part_ml = (float *)d->scratch + outputs;
     }
     if (any) {
         if (a->hd > 256)
