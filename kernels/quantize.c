@@ -52,8 +52,10 @@ INLINE void store_words(G u32 *p, const u32 *q, u32 b) { // 32 codes of b bits, 
 INLINE void store_scale(G void *p, u64 i, u32 type, f32 v) {
     if (type == 0)
         ((G f32 *)p)[i] = v;
+    else if (type == 1)
+        ((G u16 *)p)[i] = v != v ? 0x7E00u : f32_f16(v); // one NaN of the many, as the host writes it
     else
-        ((G u16 *)p)[i] = type == 1 ? f32_f16(v) : f32_bf16(v);
+        ((G u16 *)p)[i] = f32_bf16(v);
 }
 
 /* Codes of 32 values whose group reaches from lo to hi. */

@@ -171,7 +171,8 @@ struct mx_backend {
     /* x += add (if add->p), then y = x / sqrt(mean(x^2) + eps) * w. x [n, d] f32; add, y [n, d] f32 or act; w [d] or NULL */
     mx_status (*rms_norm)(mx_dev *dev, const mx_mat *y, const mx_mat *x, const mx_mat *add, const float *w,
                           float eps, mx_err *err);
-    /* n_mm products of the same x [n, n_in] (act or f32): QKV, gate and up. y f32 or act */
+    /* n_mm products of the same x [n, n_in] (act or f32): QKV, gate and up. y f32 or act. A GPU wants rows of x at multiples of
+     * 16 bytes where a weight is quantized: MX_UNSUPPORTED otherwise */
     mx_status (*matmul)(mx_dev *dev, const mx_matmul *mm, int n_mm, const mx_mat *x, mx_err *err);
     /* cos_sin[n_tok, n_rot] = scale * cos, sin (pos * inv_freq[n_rot / 2]) */
     mx_status (*rope_table)(mx_dev *dev, float *cos_sin, const float *inv_freq, int n_rot, float scale,

@@ -49,6 +49,14 @@ static plan plan_of(const mx_qmat *w, const mx_mat *x) {
     return p;
 }
 
+/* Kernels of codes load four values of x at once. */
+static mx_status check_x(const mx_qmat *w, const mx_mat *x, mx_err *err) {
+    if (w->kind == MX_QUANT_NONE || (aligned(x->p, 16) && (x->rows < 2 || x->ld % 4 == 0))) return MX_OK;
+    return mx_fail(err, MX_UNSUPPORTED,
+                   "matmul: quantized weights want rows of x at multiples of 16 bytes, not %lld values apart",
+                   (long long)x->ld);
+}
+
 static bool same_launch(const mx_qmat *a, const mx_qmat *b) {
     return a->kind == b->kind && a->bits == b->bits && a->group == b->group && a->type == b->type &&
            a->n_in == b->n_in;
@@ -162,6 +170,7 @@ mx_status mx_gpu_matmul(mx_dev *dev, const mx_matmul *mm, int n_mm, const mx_mat
     mx_gpu_dev *d = (mx_gpu_dev *)dev;
     for (int i = 0, n; i < n_mm; i += n) {
         plan p = plan_of(mm[i].w, x);
+        MX_TRY(check_x(mm[i].w, x, err));
         mx_k_out o[MX_K_OUTS] = {0};
         uint32_t n_col = 0;
         for (n = 0; n < MX_K_OUTS && i + n < n_mm && same_launch(mm[i].w, mm[i + n].w) &&
@@ -204,6 +213,7 @@ mx_status mx_gpu_expert_matmul(mx_dev *dev, const mx_expert_matmul *mm, int n_mm
     for (int i = 0, n; i < n_mm; i += n) {
         const mx_qmat *w = mm[i].w;
         plan p = plan_of(w, x);
+        MX_TRY(check_x(w, x, err));
         mx_k_out o[MX_K_OUTS] = {0};
         for (n = 0; n < MX_K_OUTS && i + n < n_mm && same_launch(w, mm[i + n].w) &&
                     plan_of(mm[i + n].w, x).odd == p.odd;
