@@ -275,6 +275,10 @@ def test_describe():
     d = json.loads(run("devices", "--json").out)
     check("devices --json has a usable cpu", any(x["name"] == "cpu" and x["usable"] for x in d), d)
     check("devices", run("devices").out.startswith("cpu"))
+    ports = json.loads(run("devices", "--ports", "--json").out)
+    check("devices --ports has the CPU's table",
+          any(p["backend"] == "cpu" and p["op"] == "token_log_prob" and p["how"] == "composed" and p["shapes"] for p in ports), ports)
+    check("devices --ports, for people", "token_log_prob" in run("devices", "--ports").out)
 
 
 def test_store():
