@@ -64,6 +64,17 @@ typedef struct { // matmul.c
     mx_k_out out[MX_K_OUTS];
 } mx_k_matmul;
 
+typedef struct { // matmul_wide.c: x for its products
+    const MX_DEVICE float *x;
+    uint64_t x_ld;
+    MX_DEVICE uint32_t *to;          // [ceil(n_in / 128) * 2, n_row, 32] pairs of 16-bit values
+    const MX_DEVICE int32_t *x_rows; // experts: as in mx_k_matmul
+    const MX_DEVICE int32_t *tiles;
+    uint32_t n, n_row;   // rows of x; of `to`, at least as many
+    uint32_t n_in;       // a multiple of 32
+    uint32_t tile_shift; // experts: log2 of a tile's rows
+} mx_k_wide_x;
+
 typedef struct {                          // matmul_experts.c
     const MX_DEVICE int32_t *ids;         // [n_row] expert of each row
     MX_DEVICE int32_t *rows, *x_rows;     // [n_row] row and row of x of each sorted row

@@ -59,6 +59,21 @@ INLINE void barrier(void) {
 #undef __gpu_sync_threads
 #define __gpu_sync_threads do_not_use_it_does_not_order_shared_memory
 
+/* ---- the launch before and the next ------------------------------------------------------------------
+ * Where the device can, a launch begins while the one before it ends. let_next_start() allows that for the next one;
+ * after_previous() waits until the one before has finished and its writes are seen. A kernel that is launched so calls both,
+ * on every path; before after_previous() it reads only what no other launch writes (weights), and writes nothing. */
+INLINE void let_next_start(void) {
+#if defined(__NVPTX__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+INLINE void after_previous(void) {
+#if defined(__NVPTX__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* ---- numbers ------------------------------------------------------------------------------------------ */
 INLINE u32 bits(f32 v) { return __builtin_bit_cast(u32, v); }
 INLINE f32 from_bits(u32 v) { return __builtin_bit_cast(f32, v); }

@@ -5,8 +5,8 @@
  * rows in the sorted order, 0; expert -1 in what is left of the max_tile tiles. Rows of experts that do not exist are left out.
  *
  * Grid: one block of 512 threads. n_expert <= 512, n_row < 2^27, max_tile >= n_row / tile + n_expert (rounded up) and
- * >= 1. Shared memory 34 KiB. A wave counts a contiguous range of rows, 32 a step: lanes with the same expert find each other by
- * 32 exchanges, the first of them counts for all. */
+ * >= 1. Shared memory 34 KiB. A wave counts a contiguous range of rows, 32 a step: lanes with the same expert find each other (AMD: by
+ * 32 exchanges), the first of them counts for all. */
 #include "gpu.h"
 #include "args.h"
 
@@ -14,12 +14,18 @@ enum { SORT_WAVES = 16, SORT_EXPERTS = 512 };
 
 /* Lanes below this one with the same e, and all of them. */
 INLINE void same_as(u32 e, u32 *below, u32 *all) {
+#if defined(__NVPTX__)
+    const u32 same = __nvvm_match_any_sync_i32(0xFFFFFFFFu, e);
+    *all = (u32)__builtin_popcount(same);
+    *below = (u32)__builtin_popcount(same & ((1u << lane()) - 1));
+#else
     *below = *all = 0;
     for (u32 i = 0; i < WAVE; i++) {
         const u32 same = shuffle_u32(e, i) == e;
         *all += same;
         *below += same & (i < lane());
     }
+#endif
 }
 
 /* Sums of v over the threads before this one. */

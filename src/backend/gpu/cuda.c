@@ -18,6 +18,9 @@ enum {
     ATTR_MINOR = 76,
     ATTR_LDS_OPTIN = 97,
     ATTR_INTEGRATED = 18,
+    FUNC_SHARED = 8,       // bytes that a launch may ask for
+    FUNC_SHARED_SHARE = 9, // percent of the multiprocessor's memory that is not cache
+    SHARED_USUAL = 48 << 10,
     STREAM_NON_BLOCKING = 1,
     CAPTURE_RELAXED = 2,
     JIT_LOG = 5,
@@ -48,6 +51,7 @@ enum {
     X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, void *))                                         \
     X(cuModuleLoadDataEx, (void **, const void *, unsigned, int *, void **))                                 \
     X(cuModuleUnload, (void *))                                                                              \
+    X(cuFuncSetAttribute, (void *, int, int))                                                                \
     X(cuModuleGetFunction, (void **, void *, const char *))                                                  \
     X(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, \
                        void **, void **))                                                                    \
@@ -274,6 +278,10 @@ static mx_status cuda_find(mx_gpu *g, mx_gpu_func **out, mx_gpu_module *m, const
 static mx_status cuda_launch(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads,
                              uint32_t lds, void **args, const char *name, mx_err *err) {
     MX_TRY(bind(g, err));
+    if (lds > SHARED_USUAL) {
+        TRY(cuFuncSetAttribute(f, FUNC_SHARED, (int)lds), "cuFuncSetAttribute");
+        TRY(cuFuncSetAttribute(f, FUNC_SHARED_SHARE, 100), "cuFuncSetAttribute");
+    }
     CUresult r = cu.cuLaunchKernel(f, grid[0], grid[1], grid[2], threads, 1, 1, lds, g->stream, args, NULL);
     if (r == 0) return MX_OK;
     mx_status st = check(r, "cuLaunchKernel", err);

@@ -16,7 +16,7 @@ static double now(void) {
 /* ---- kernels ------------------------------------------------------------------------------------------- */
 
 /* The architecture among those built that runs on this device: its own; for AMD a generic one of its generation; for NVIDIA the newest
- * that is not newer (PTX runs on what comes after it). */
+ * that is not newer (PTX runs on what comes after it; where its name ends in a letter, on that one alone). */
 static mx_status choose_arch(mx_gpu_dev *d, mx_err *err) {
     char built[256] = "";
     int best = -1, own = atoi(d->info.arch + 3);
@@ -27,8 +27,9 @@ static mx_status choose_arch(mx_gpu_dev *d, mx_err *err) {
         bool fits = !strcmp(a, d->info.arch);
         if (!strncmp(a, "sm_", 3)) {
             int v = atoi(a + 3);
-            fits = v <= own && v > best && !a[strspn(a + 3, "0123456789") + 3];
-            if (fits) best = v;
+            bool only = a[strspn(a + 3, "0123456789") + 3] != 0; // sm_90a: for sm_90 and for nothing else
+            fits = (only ? v == own : v <= own) && 2 * v + only > best;
+            if (fits) best = 2 * v + only;
         }
         if (!strcmp(a, "gfx11-generic")) fits |= !strncmp(d->info.arch, "gfx11", 5) && !*d->arch;
         if (fits) snprintf(d->arch, sizeof d->arch, "%s", a);
@@ -92,12 +93,17 @@ static mx_status note(mx_gpu_dev *d, mx_status st) {
 
 mx_status mx_gpu_launch(mx_gpu_dev *d, const char *file, const char *name, uint32_t x, uint32_t y, uint32_t z,
                         uint32_t threads, void **args, mx_err *err) {
+    return mx_gpu_launch_shared(d, file, name, x, y, z, threads, 0, args, err);
+}
+
+mx_status mx_gpu_launch_shared(mx_gpu_dev *d, const char *file, const char *name, uint32_t x, uint32_t y,
+                               uint32_t z, uint32_t threads, uint32_t shared, void **args, mx_err *err) {
     mx_gpu_func *f;
     const uint32_t grid[3] = {x, y, z};
     if (!x || !y || !z) return MX_OK;
     MX_TRY(alive(d, err));
     MX_TRY(find_func(d, file, name, &f, err));
-    return note(d, d->drv->launch(d->g, f, grid, threads, 0, args, name, err));
+    return note(d, d->drv->launch(d->g, f, grid, threads, shared, args, name, err));
 }
 
 /* ---- waiting and memory --------------------------------------------------------------------------------- */

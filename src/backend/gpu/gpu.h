@@ -14,7 +14,7 @@ typedef struct {
 extern const mx_gpu_image mx_gpu_images[];
 extern const int mx_gpu_n_image;
 
-enum { MX_GPU_FILES = 32, MX_GPU_FUNCS = 1024, MX_GPU_STAGE = 8 << 20, MX_GPU_GRAPHS = 32 };
+enum { MX_GPU_FILES = 48, MX_GPU_FUNCS = 1024, MX_GPU_STAGE = 8 << 20, MX_GPU_GRAPHS = 32 };
 
 typedef struct {
     mx_dev base;
@@ -51,6 +51,9 @@ typedef struct {
 /* Queue kernel `name` of `file`. args: pointers to the arguments in order. */
 mx_status mx_gpu_launch(mx_gpu_dev *d, const char *file, const char *name, uint32_t x, uint32_t y, uint32_t z,
                         uint32_t threads, void **args, mx_err *err);
+/* The same with shared memory that the kernel does not declare itself. */
+mx_status mx_gpu_launch_shared(mx_gpu_dev *d, const char *file, const char *name, uint32_t x, uint32_t y,
+                               uint32_t z, uint32_t threads, uint32_t shared, void **args, mx_err *err);
 #define LAUNCH(d, file, name, x, y, z, threads, ...)                                                         \
     mx_gpu_launch(d, file, name, (uint32_t)(x), (uint32_t)(y), (uint32_t)(z), threads,                       \
                   (void *[]){__VA_ARGS__}, err)

@@ -1,6 +1,7 @@
 /* ops_attention.c - plans attention: which kernel takes which sequences of the step, and how their keys are cut into parts. */
 #include "backend/gpu/gpu.h"
 #include <stdio.h>
+#include <string.h>
 
 enum { SPLIT = 256, PREFILL_FROM = 16, BLOCKS_WANTED = 512 };
 
@@ -11,9 +12,14 @@ static mx_status prefill(mx_gpu_dev *d, mx_k_attention k, const mx_k_batch *kb, 
                          const mx_batch *b, mx_err *err) {
     char name[32];
     int head = a->hd <= 64 ? 64 : a->hd <= 128 ? 128 : 256;
-    snprintf(name, sizeof name, "prefill_%s_%d", type_name(a->kv.type), head);
     k.share_bits = mx_log2_up(k.group);
     uint32_t x = mx_div_up((uint32_t)b->max_q_len, 64) << k.share_bits;
+    if (!strcmp(d->arch, "sm_90a") && head <= 128 && a->softcap == 0) {
+        snprintf(name, sizeof name, "prefill_wide_%s_%d", type_name(a->kv.type), head);
+        return mx_gpu_launch_shared(d, "prefill_wide", name, x, k.n_kv, kb->n_seq, 128,
+                                    512 * (uint32_t)head + 1024, (void *[]){&k, (void *)kb}, err);
+    }
+    snprintf(name, sizeof name, "prefill_%s_%d", type_name(a->kv.type), head);
     return LAUNCH(d, "prefill", name, x, k.n_kv, kb->n_seq, 128, &k, (void *)kb);
 }
 
