@@ -96,7 +96,7 @@ static struct {
     const char *op;
     double worst, bound;
     int n;
-} seen[64];
+} seen[128];
 
 static void note(const char *op, double d, double bound) {
     size_t i = 0;

@@ -14,20 +14,23 @@ static double bound_of(const grid_format *f) {
     return f->kind == MX_QUANT_NONE && f->type == MX_F16 ? BOUND_F16 : BOUND_BF16;
 }
 
-/* x as layers see it: a few columns far larger than the rest. */
+/* x as layers see it: some columns larger than the rest, but enough of them that a product's error is a mean of many roundings:
+ * with a handful, one row's luck would decide. */
 static mx_mat make_x(int n, int n_in, int gap, uint64_t seed) {
     mx_mat x = random_mat(MX_F32, n, n_in, gap, 1, &seed);
     for (int64_t r = 0; r < n; r++)
-        for (int c = 0; c < n_in; c += 97) ((float *)x.p)[r * x.ld + c] *= 20;
+        for (int c = 0; c < n_in; c += 31) ((float *)x.p)[r * x.ld + c] *= 5;
     return x;
 }
 
-/* A case's error in units of the typical output: a single output may come out near zero by chance. */
+/* The error is a mean over outputs. Rounding x and weights to bf16 gives 2.5e-3 on average; over a few hundred outputs of a few
+ * rows it scatters by a third, over a few outputs, which may all come out near zero, by much more. */
 static void compare(const char *op, const grid_format *f, float *got, float *want, int n, int n_out,
                     const char *what) {
-    const double few = (size_t)n * (size_t)n_out < 30 || n_out == 1 ? 4 : 1;
-    grid_close(few > 1 ? "few outputs" : op, few * bound_of(f), got, want, (size_t)n * (size_t)n_out,
-               "%s, [%d, %d], %s", grid_show(f), n, n_out, what);
+    const int outputs = n * n_out;
+    const double scatter = outputs < 30 || n_out == 1 ? 4 : outputs < 500 ? 1.5 : 1;
+    grid_close(op, scatter * bound_of(f), got, want, (size_t)outputs, "%s, [%d, %d], %s", grid_show(f), n,
+               n_out, what);
 }
 
 TEST(products)
