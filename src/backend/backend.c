@@ -2,6 +2,7 @@
 #include "backend/backend.h"
 #include "base/log.h"
 #include "base/str.h"
+#include <stdlib.h>
 #include <string.h>
 
 const mx_backend *const mx_backends[] = {
@@ -35,8 +36,26 @@ mx_status mx_dev_open(mx_dev **out, const char *name, const mx_dev_options *opt,
             mx_log(MX_LOG_INFO, "%s is not used: %s", mx_backends[i]->name, why.msg);
         }
     }
-    for (int i = 0; i < mx_n_backend; i++)
-        if (!strcmp(name, mx_backends[i]->name)) return mx_backends[i]->open(out, 0, opt, err);
+    size_t len = strcspn(name, ":");
+    int index = 0;
+    if (name[len]) { // "rocm:1"
+        char *end;
+        long n = strtol(name + len + 1, &end, 10);
+        if (*end || end == name + len + 1 || n < 0 || n > 1023)
+            return mx_fail(err, MX_EINVAL, "device \"%.60s\": behind the colon stands a number from 0 on",
+                           name);
+        index = (int)n;
+    }
+    for (int i = 0; i < mx_n_backend; i++) {
+        const mx_backend *be = mx_backends[i];
+        bool named = strlen(be->name) == len && !memcmp(name, be->name, len);
+#if defined(MX_GPU_ROCM) || defined(MX_GPU_CUDA)
+        named |= be->info && len == 3 && !memcmp(name, "gpu", 3);
+#endif
+        if (!named) continue;
+        if (index && !be->info) return mx_fail(err, MX_EINVAL, "there is one %s", be->name);
+        return be->open(out, index, opt, err);
+    }
     return unknown_backend(name, err);
 }
 

@@ -127,13 +127,27 @@ typedef struct
 
 /* ---- the table ---------------------------------------------------------------------------------------- */
 
+typedef enum { MX_GRAPHS_AUTO, MX_GRAPHS_ON, MX_GRAPHS_OFF } mx_graphs; // decode steps from a recording
+
 typedef struct {
     int threads; // CPU: 0 is one per core
     bool exact;  // one reduction order for every number of rows, no low-precision activations
     const char *
         isa; // CPU: "scalar", "avx2", "avx512", "vnni", "bf16", "amx": no more than this; NULL: the best here
     size_t max_bytes; // refuse allocations beyond this in all; 0: no limit (tests)
+    // GPUs:
+    mx_graphs graphs;
+    double step_timeout; // seconds after which a step counts as hung; 0: 120
+    bool sync;           // wait for each kernel: an error then names it, and everything is slow
 } mx_dev_options;
+
+typedef struct { // a GPU, as `devices` shows it
+    char name[80], arch[32];
+    char version[64]; // of the driver
+    char code[32];    // the code object that it runs: "gfx11-generic"
+    uint64_t mem_total, mem_free;
+    bool shares_memory; // with the host
+} mx_dev_info;
 
 /* Fused ops that a device may have (ports.h); the primitives below always do. */
 typedef enum {
@@ -148,6 +162,8 @@ struct mx_dev {
     char name[96];          // "AMD EPYC (2 threads, avx2)"
     char isa[32];           // what the kernels use: "avx2", "gfx1151", "sm_90"
     size_t allocated, peak; // bytes in mx_buf
+    size_t held_peak;       // GPUs: most bytes ever taken from the driver
+    bool planning;          // between plan_begin and plan_end
     bool no_ports;          // compose every fused op: tests and measurements
     struct {
         uint64_t used, composed, unlisted; // unlisted: compositions that no row of the table means
@@ -159,6 +175,17 @@ struct mx_backend {
     bool host_memory; // device addresses are host addresses: a mapped weight is used where it lies
     mx_status (*open)(mx_dev **out, int index, const mx_dev_options *opt, mx_err *err);
     void (*close)(mx_dev *dev);
+    /* GPUs only, NULL elsewhere: number `index` without opening it, or in one sentence why it cannot be used. n, which may be NULL,
+     * becomes how many there are, 0 if the driver cannot be used. */
+    mx_status (*info)(int index, mx_dev_info *out, int *n, mx_err *err);
+    /* GPUs only: how much memory the driver says is free, and whether it is the host's. */
+    mx_status (*memory)(mx_dev *dev, uint64_t *free_bytes, bool *shared, mx_err *err);
+    /* GPUs only. Between begin and end memory is counted, not taken: alloc gives addresses that nothing may use, and copies and ops
+     * only look at shapes. end says how many bytes the same calls need, scratch memory of the ops included. reserve takes that much
+     * at once; later buffers come out of it, as long as it lasts. */
+    mx_status (*plan_begin)(mx_dev *dev, mx_err *err);
+    size_t (*plan_end)(mx_dev *dev);
+    mx_status (*reserve)(mx_dev *dev, size_t bytes, mx_err *err);
     mx_status (*alloc)(mx_dev *dev, void **p, size_t bytes, mx_err *err); // zeroed, aligned to 256
     void (*release)(mx_dev *dev, void *p, size_t bytes);
     mx_status (*upload)(mx_dev *dev, void *p, const void *host, size_t bytes, mx_err *err);
@@ -217,7 +244,8 @@ extern const mx_backend *const mx_backends[];
 extern const int mx_n_backend;
 extern const mx_backend mx_backend_cpu, mx_backend_rocm, mx_backend_cuda; // the GPUs only in builds for them
 
-/* "auto": the first that opens. An explicit name never falls back (MX_ENOTFOUND for an unknown one, naming those built). */
+/* "auto": the first that opens. "gpu": the GPU runtime of this build. "rocm:1": its second device. An explicit name never falls back
+ * (MX_ENOTFOUND for an unknown one, naming those built). */
 mx_status mx_dev_open(mx_dev **out, const char *name, const mx_dev_options *opt, mx_err *err);
 void mx_dev_close(mx_dev *dev);
 

@@ -36,9 +36,9 @@ enum { // commands, for arg_flag.cmds
 /* Every flag's value. Text borrows argv or the environment. */
 typedef struct {
     // model and device
-    const char *model, *device, *isa, *cache_type, *color;
-    int ctx, threads, chunk;
-    bool exact, no_memory_check, verbose, quiet, stats;
+    const char *model, *device, *isa, *cache_type, *color, *graphs;
+    int ctx, threads, chunk, step_timeout;
+    bool each_kernel, exact, no_memory_check, verbose, quiet, stats;
     // prompt
     const char *prompt, *file, *system, *template_file, *kwargs, *reasoning;
     bool no_template, show_reasoning;

@@ -64,6 +64,8 @@ const arg_flag cli_flags[] = {
     {"--memory", ARG_BOOL, OFF(memory), 0, 0, NULL, NULL, NULL, NULL, "only what it needs in memory", FLAGS, C_INSPECT},
     {"--modules", ARG_BOOL, OFF(modules), 0, 0, NULL, NULL, NULL, NULL, "how each kind of module is stored", FLAGS, C_INSPECT},
     {"-c --ctx-size --max-kv-size", ARG_INT, OFF(ctx), 0, INT_MAX, "0", "N", NULL, "CTX_SIZE", "context for the memory figures; 0: the model's", FLAGS, C_INSPECT},
+    {"-dev --device", ARG_STR, OFF(device), 0, 0, "cpu", "NAME", NULL, NULL, "the device of the memory figures", FLAGS, C_INSPECT},
+    {"-ub --chunk --ubatch-size --prefill-step-size", ARG_INT, OFF(chunk), 1, 65536, "512", "N", NULL, "CHUNK UBATCH", "prompt tokens in one step, for the memory figures", FLAGS, C_INSPECT},
     {"--batch", ARG_INT, OFF(batch), 1, 4096, "1", "N", NULL, NULL, "sequences at once, for the memory figures", FLAGS, C_INSPECT},
     {"-q --quiet", ARG_BOOL, OFF(quiet), 0, 0, NULL, NULL, NULL, NULL, "ids only", FLAGS, C_LIST},
     {"-v --verbose", ARG_BOOL, OFF(verbose), 0, 0, NULL, NULL, NULL, "VERBOSE", "paths and times too", FLAGS, C_LIST},
@@ -108,6 +110,11 @@ const arg_flag cli_flags[] = {
     {"-ub --chunk --ubatch-size --prefill-step-size", ARG_INT, OFF(chunk), 1, 65536, "512", "N", NULL, "CHUNK UBATCH", "prompt tokens in one step", MODEL, CHATS | C_VERIFY},
     {"--cache-type --kv --kv-cache-mode -ctk", ARG_CHOICE, OFF(cache_type), 0, 0, "auto", NULL, "auto|bf16|f16|f32", "CACHE_TYPE CACHE_TYPE_K", "type of the KV cache", MODEL, ENGINES},
     {"-dev --device", ARG_STR, OFF(device), 0, 0, "auto", "NAME", NULL, "DEVICE", "see `mlxcel devices`", MODEL, ENGINES},
+#if defined(MX_GPU_ROCM) || defined(MX_GPU_CUDA)
+    {"--graphs", ARG_CHOICE, OFF(graphs), 0, 0, "auto", NULL, "auto|on|off", "GRAPHS", "GPU: replay decode steps from a recording; auto: on with CUDA", MODEL, ENGINES},
+    {"--step-timeout", ARG_INT, OFF(step_timeout), 1, 86400, "120", "S", NULL, "STEP_TIMEOUT", "GPU: seconds after which a step counts as hung", MODEL, ENGINES},
+    {"--gpu-sync", ARG_BOOL, OFF(each_kernel), 0, 0, NULL, NULL, NULL, "GPU_SYNC", "GPU: wait for each kernel, so that errors name it; slow", MODEL, ENGINES},
+#endif
     {"--exact", ARG_BOOL, OFF(exact), 0, 0, NULL, NULL, NULL, "EXACT", "same bits whatever the batch; slower", MODEL, ENGINES},
     {"--isa", ARG_CHOICE, OFF(isa), 0, 0, "auto", "NAME", "auto|scalar|avx2|avx512|vnni|bf16|amx", "ISA", "use no more of the CPU than this (debugging)", MODEL, ENGINES},
     {"--no-memory-check", ARG_BOOL, OFF(no_memory_check), 0, 0, NULL, NULL, NULL, "NO_MEMORY_CHECK", "load even if it seems not to fit", MODEL, ENGINES},

@@ -100,6 +100,8 @@ static void put_json(job *j, const char *ref, const char *prompt, size_t len, co
     mx_json_put_num(&s, rest);
     mx_str_puts(&s, ", \"predicted_per_second\": ");
     mx_json_put_num(&s, rest > 0 && st->n_generated > 1 ? (st->n_generated - 1) / rest : 0);
+    if (st->device_bytes)
+        mx_str_printf(&s, ", \"device_memory_bytes\": %llu", (unsigned long long)st->device_bytes);
     mx_str_printf(&s, ", \"peak_memory_bytes\": %llu}}\n", (unsigned long long)cli_peak_bytes());
     out_str(&s);
 }

@@ -20,9 +20,28 @@ typedef struct {
     mx_err tok_why, chat_why;
     int ctx;
     uint64_t weights, kv, state, scratch, total, available;
+    char device[96]; // "": the CPU
 } facts;
 
-/* What the engine will take for a context of ctx and --batch sequences. */
+/* The same of a GPU, which says itself what the ops want. */
+static mx_status device_memory_need(facts *f, mx_err *err) {
+    mx_engine_options o = cli_engine_options(f->c);
+    mx_engine_needs need;
+    o.n_seq = f->c->o.batch;
+    o.ctx = f->c->o.ctx ? f->c->o.ctx : f->info->n_ctx;
+    MX_TRY(mx_engine_need(&need, f->dir, &o, err));
+    f->ctx = need.ctx;
+    f->weights = need.weights;
+    f->kv = need.kv;
+    f->state = need.state;
+    f->scratch = need.scratch;
+    f->total = f->weights + f->kv + f->state + f->scratch;
+    f->available = need.available;
+    memcpy(f->device, need.device, sizeof f->device);
+    return MX_OK;
+}
+
+/* What the engine will take on the CPU for a context of ctx and --batch sequences. */
 static void memory_need(facts *f) {
     const mx_model_info *info = f->info;
     mx_dtype kv = f->info->dtype == MX_F32 || f->c->o.exact ? MX_F32 : MX_BF16;
@@ -30,10 +49,12 @@ static void memory_need(facts *f) {
     f->ctx = f->c->o.ctx ? f->c->o.ctx : info->n_ctx;
     f->weights = info->weight_bytes;
     for (int g = 0; g < info->n_group; g++)
-        f->kv += n_seq * (uint64_t)mx_kv_need(f->ctx, info->window[g], 512, MX_KV_BLOCK) *
+        f->kv += n_seq * (uint64_t)mx_kv_need(f->ctx, info->window[g], f->c->o.chunk, MX_KV_BLOCK) *
                  mx_model_block_bytes(f->m, g, kv);
     f->state = n_seq * mx_model_slot_bytes(f->m);
+    uint64_t chunk = (uint64_t)f->c->o.chunk, usual = (uint64_t)mx_model_max_tok(f->m);
     f->scratch = mx_model_scratch_bytes(f->m);
+    if (chunk > usual) f->scratch = f->scratch / usual * chunk;
     f->total = f->weights + f->kv + f->state + f->scratch;
     f->available = mx_memory_available();
 }
@@ -76,7 +97,8 @@ static void memory_text(const facts *f, mx_str *s) {
     mx_str_printf(s, "\n                for a context of %d", f->ctx);
     if (f->c->o.batch > 1) mx_str_printf(s, " and %d sequences", f->c->o.batch);
     if (f->available != UINT64_MAX)
-        mx_str_printf(s, "; %s are available here, it %s", cli_bytes(a, f->available),
+        mx_str_printf(s, "; %s are available %s%s, it %s", cli_bytes(a, f->available),
+                      *f->device ? "on " : "here", f->device,
                       f->total <= f->available ? "fits" : "does not fit (a smaller -c takes less)");
     mx_str_puts(s, "\n");
 }
@@ -248,9 +270,11 @@ static void json(const facts *f) {
     mx_str_printf(
         &s,
         "}, \"memory\": {\"context\": %d, \"sequences\": %d, \"weights_bytes\": %llu, \"kv_bytes\": %llu, "
-        "\"state_bytes\": %llu, \"scratch_bytes\": %llu, \"total_bytes\": %llu, \"available_bytes\": ",
+        "\"state_bytes\": %llu, \"scratch_bytes\": %llu, \"total_bytes\": %llu, \"device\": ",
         f->ctx, f->c->o.batch, (unsigned long long)f->weights, (unsigned long long)f->kv,
         (unsigned long long)f->state, (unsigned long long)f->scratch, (unsigned long long)f->total);
+    mx_json_put_string(&s, *f->device ? f->device : "cpu", strlen(*f->device ? f->device : "cpu"));
+    mx_str_puts(&s, ", \"available_bytes\": ");
     if (f->available == UINT64_MAX)
         mx_str_puts(&s, "null, \"fits\": null}}\n");
     else
@@ -274,7 +298,12 @@ int cmd_inspect(cli *c) {
     if (st == MX_OK) {
         f.dir = dir;
         f.info = mx_model_get_info(f.m);
-        memory_need(&f);
+        if (!strcmp(c->o.device, "cpu"))
+            memory_need(&f);
+        else
+            st = device_memory_need(&f, &err);
+    }
+    if (st == MX_OK) {
         if (mx_tokenizer_open(&f.tok, dir, &f.tok_why) != MX_OK) f.tok = NULL; // said in its line
         if (f.tok) mx_model_use_tokenizer(f.m, f.tok);
         if (mx_chat_open(&f.chat, dir, &f.chat_why) != MX_OK) f.chat = NULL;

@@ -72,11 +72,16 @@ mx_engine_options cli_engine_options(const cli *c) {
     static const char *const kv[] = {
         [MX_KV_AUTO] = "auto", [MX_KV_BF16] = "bf16", [MX_KV_F16] = "f16", [MX_KV_F32] = "f32"};
     mx_engine_options eo = {.device = c->o.device,
-                            .dev = {.threads = c->o.threads, .exact = c->o.exact},
+                            .dev = {.threads = c->o.threads,
+                                    .exact = c->o.exact,
+                                    .sync = c->o.each_kernel,
+                                    .step_timeout = c->o.step_timeout},
                             .ctx = c->o.ctx,
                             .n_seq = 1,
                             .chunk = c->o.chunk,
                             .no_memory_check = c->o.no_memory_check};
+    if (c->o.graphs && strcmp(c->o.graphs, "auto") != 0)
+        eo.dev.graphs = !strcmp(c->o.graphs, "on") ? MX_GRAPHS_ON : MX_GRAPHS_OFF;
     if (c->o.isa && strcmp(c->o.isa, "auto") != 0) eo.dev.isa = c->o.isa;
     for (size_t i = 0; i < countof(kv); i++)
         if (c->o.cache_type && !strcmp(kv[i], c->o.cache_type)) eo.kv = (mx_kv_choice)i;
@@ -292,14 +297,16 @@ static double rate(int n, double seconds) { return n > 0 && seconds > 0 ? n / se
 
 void cli_stats(const cli *c, const mx_generate_stats *st) {
     if (!cli_wants_stats(c)) return;
-    char peak[16], cached[32] = "", seed[48] = "";
+    char peak[16], cached[32] = "", seed[48] = "", device[48] = "", b[16];
+    if (st->device_bytes)
+        snprintf(device, sizeof device, "; device memory %s", cli_bytes(b, st->device_bytes));
     if (st->n_cached) snprintf(cached, sizeof cached, " (%d cached)", st->n_cached);
     if (c->o.verbose) snprintf(seed, sizeof seed, "; seed %llu", (unsigned long long)st->seed);
     // the first token comes out of the prompt's pass, so decoding made one less
     fprintf(stderr,
-            "%sprompt %d tokens%s, %.1f tok/s; answer %d tokens, %.1f tok/s; %s; peak memory %s%s%s\n",
+            "%sprompt %d tokens%s, %.1f tok/s; answer %d tokens, %.1f tok/s; %s%s; peak memory %s%s%s\n",
             out_err_color() ? "\033[2m" : "", st->n_prompt, cached,
             rate(st->n_prompt - st->n_cached, st->prefill_seconds), st->n_generated,
-            rate(st->n_generated - 1, st->decode_seconds), cli_stop_name(st->stop, false),
+            rate(st->n_generated - 1, st->decode_seconds), cli_stop_name(st->stop, false), device,
             cli_bytes(peak, cli_peak_bytes()), seed, out_err_color() ? "\033[0m" : "");
 }

@@ -1,15 +1,13 @@
 /* engine.c - opening an engine: what fits, what is loaded, what is set aside for the steps. */
 #include "engine/engine.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "engine/engine_int.h"
-#include "engine/memory.h"
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CTX = 1 << 24, MAX_SEQ = 4096, MAX_CHUNK = 1 << 16 };
+enum { MAX_SEQ = 4096, MAX_CHUNK = 1 << 16 };
 
-static mx_dtype kv_type(const mx_engine_options *o, const mx_model_info *info) {
+mx_dtype mx_engine_kv_type(const mx_engine_options *o, const mx_model_info *info) {
     switch (o->kv) {
     case MX_KV_BF16: return MX_BF16;
     case MX_KV_F16: return MX_F16;
@@ -19,12 +17,12 @@ static mx_dtype kv_type(const mx_engine_options *o, const mx_model_info *info) {
     return o->dev.exact || info->dtype == MX_F32 ? MX_F32 : MX_BF16;
 }
 
-static mx_status check_options(const mx_engine_options *o, mx_err *err) {
+mx_status mx_engine_check_options(const mx_engine_options *o, mx_err *err) {
     const struct {
         const char *name;
         int v, max;
     } r[] = {
-        {"context size", o->ctx, MAX_CTX},
+        {"context size", o->ctx, MX_MAX_CTX},
         {"number of sequences", o->n_seq, MAX_SEQ},
         {"prefill chunk", o->chunk, MAX_CHUNK},
         {"number of logits rows", o->max_rows, MAX_CHUNK},
@@ -34,46 +32,6 @@ static mx_status check_options(const mx_engine_options *o, mx_err *err) {
             return mx_fail(err, MX_EINVAL, "the %s is %d; it must be from 0 (automatic) to %d", r[i].name,
                            r[i].v, r[i].max);
     return MX_OK;
-}
-
-/* Settle the context and refuse, before anything is loaded, what this machine has no memory for. m is only described. */
-static mx_status settle_memory(mx_engine *e, const mx_model *m, const char *dir, const mx_engine_options *o,
-                               mx_err *err) {
-    const mx_model_info *info = mx_model_get_info(m);
-    mx_dtype type = kv_type(o, info);
-    /* A description is sized for steps of its own default; work space grows with the tokens of a step. */
-    uint64_t scratch = mx_model_scratch_bytes(m), usual = (uint64_t)mx_model_max_tok(m);
-    if ((uint64_t)e->chunk > usual) scratch = scratch / usual * (uint64_t)e->chunk;
-    mx_memory_need need = {.name = mx_path_base(dir),
-                           .weights = info->weight_bytes,
-                           .scratch = scratch,
-                           .fixed_kv = (uint64_t)e->n_seq * mx_model_slot_bytes(m),
-                           .f32_kv = type == MX_F32,
-                           .n_seq = e->n_seq,
-                           .unit = MX_KV_BLOCK};
-    for (int g = 0; g < info->n_group; g++) {
-        uint64_t bytes = (uint64_t)e->n_seq * mx_model_block_bytes(m, g, type);
-        if (info->window[g] == 0)
-            need.per_position += bytes / MX_KV_BLOCK;
-        else
-            need.fixed_kv += bytes * (uint64_t)mx_kv_need(MAX_CTX, info->window[g], e->chunk, MX_KV_BLOCK);
-    }
-    uint64_t available = mx_memory_available();
-    e->ctx = o->ctx;
-    if (o->ctx > info->n_ctx)
-        mx_log(MX_LOG_WARN, "%s was made for %d positions; beyond them its answers may be nonsense",
-               need.name, info->n_ctx);
-    if (o->ctx == 0) {
-        e->ctx = info->n_ctx < 1 ? MX_KV_BLOCK : info->n_ctx < MAX_CTX ? info->n_ctx : MAX_CTX;
-        int fits = mx_memory_fit(&need, e->ctx, available);
-        if (fits < e->ctx && fits >= MX_KV_BLOCK && !o->no_memory_check) {
-            mx_log(MX_LOG_WARN, "context cut from %d to %d positions: that is what fits into memory", e->ctx,
-                   fits);
-            e->ctx = fits;
-        }
-    }
-    if (o->no_memory_check) return MX_OK;
-    return mx_memory_check(&need, e->ctx, available, err);
 }
 
 static mx_status open_text(mx_engine *e, const char *dir, const mx_engine_options *o, mx_err *err) {
@@ -94,7 +52,7 @@ static mx_status make_cache(mx_engine *e, const mx_engine_options *o, mx_err *er
         n_block[g] = (int)n;
     }
     MX_TRY(mx_kv_init(&e->pool, info->n_group, n_block, err));
-    return mx_cache_new(&e->cache, e->model, n_block, e->n_seq, kv_type(o, info), err);
+    return mx_cache_new(&e->cache, e->model, n_block, e->n_seq, mx_engine_kv_type(o, info), err);
 }
 
 /* Everything a step needs, so that steps allocate nothing. */
@@ -129,32 +87,49 @@ static mx_status make_buffers(mx_engine *e, mx_err *err) {
     return mx_buf_new(&e->batch_buf, e->dev, at * sizeof *e->host, "the batch's tables", err);
 }
 
-static mx_status open_all(mx_engine *e, const char *dir, const mx_engine_options *o, mx_err *err) {
-    MX_TRY(mx_dev_open(&e->dev, o->device ? o->device : "auto", &o->dev, err));
-    mx_model *described = NULL;
-    mx_status st = mx_model_describe(&described, dir, err);
-    if (st == MX_OK) st = settle_memory(e, described, dir, o, err);
-    mx_model_free(described);
-    if (st != MX_OK) return st;
-    e->stride = (e->ctx + MX_KV_BLOCK - 1) / MX_KV_BLOCK;
-    MX_TRY(open_text(e, dir, o, err));
+void mx_engine_set_sizes(mx_engine *e, const mx_engine_options *o) {
+    e->n_seq = o->n_seq ? o->n_seq : 1;
+    e->chunk = o->chunk ? o->chunk : 512;
+    if (e->chunk < e->n_seq) e->chunk = e->n_seq; // every sequence can decode in one step
+}
+
+mx_status mx_engine_make(mx_engine *e, const char *dir, const mx_engine_options *o, mx_err *err) {
     mx_model_options mo = {
         .max_tok = e->chunk, .max_rows = o->max_rows, .progress = o->progress, .arg = o->arg};
+    e->stride = (e->ctx + MX_KV_BLOCK - 1) / MX_KV_BLOCK;
     MX_TRY(mx_model_open(&e->model, dir, e->dev, &mo, err));
-    if (e->tok) mx_model_use_tokenizer(e->model, e->tok);
     MX_TRY(make_cache(e, o, err));
     return make_buffers(e, err);
+}
+
+void mx_engine_unmake(mx_engine *e) {
+    mx_buf_free(&e->batch_buf);
+    mx_cache_free(e->cache);
+    mx_kv_free(&e->pool);
+    mx_model_free(e->model);
+    free(e->host);
+    free(e->rows);
+    free(e->staging);
+    free(e->seqs);
+    free(e->seq_memory);
+}
+
+static mx_status open_all(mx_engine *e, const char *dir, const mx_engine_options *o, mx_err *err) {
+    mx_engine_set_sizes(e, o);
+    MX_TRY(mx_dev_open(&e->dev, o->device ? o->device : "auto", &o->dev, err));
+    MX_TRY(mx_engine_settle(e, dir, o, err));
+    MX_TRY(open_text(e, dir, o, err));
+    MX_TRY(mx_engine_make(e, dir, o, err));
+    if (e->tok) mx_model_use_tokenizer(e->model, e->tok);
+    return MX_OK;
 }
 
 mx_status mx_engine_open(mx_engine **out, const char *dir, const mx_engine_options *opt, mx_err *err) {
     static const mx_engine_options none = {0};
     if (!opt) opt = &none;
-    MX_TRY(check_options(opt, err));
+    MX_TRY(mx_engine_check_options(opt, err));
     mx_engine *e = calloc(1, sizeof *e);
     if (!e) return mx_fail(err, MX_ENOMEM, "no memory for the engine");
-    e->n_seq = opt->n_seq ? opt->n_seq : 1;
-    e->chunk = opt->chunk ? opt->chunk : 512;
-    if (e->chunk < e->n_seq) e->chunk = e->n_seq; // every sequence can decode in one step
     mx_status st = open_all(e, dir, opt, err);
     if (st != MX_OK) {
         mx_engine_free(e);
@@ -166,18 +141,10 @@ mx_status mx_engine_open(mx_engine **out, const char *dir, const mx_engine_optio
 
 void mx_engine_free(mx_engine *e) {
     if (!e) return;
-    mx_buf_free(&e->batch_buf);
-    mx_cache_free(e->cache);
-    mx_kv_free(&e->pool);
-    mx_model_free(e->model);
+    mx_engine_unmake(e);
     mx_chat_free(e->chat);
     mx_tokenizer_free(e->tok);
     mx_dev_close(e->dev);
-    free(e->host);
-    free(e->rows);
-    free(e->staging);
-    free(e->seqs);
-    free(e->seq_memory);
     free(e);
 }
 

@@ -28,6 +28,16 @@ typedef struct {
 typedef struct mx_engine mx_engine;
 typedef struct mx_seq mx_seq;
 
+/* What opening with these options would take, of a device that is opened for the answer. Nothing is loaded. */
+typedef struct {
+    char device[96];
+    int ctx;
+    uint64_t weights, kv, state; // state: of recurrent layers
+    uint64_t scratch;            // everything else
+    uint64_t available;          // UINT64_MAX: unknown
+} mx_engine_needs;
+mx_status mx_engine_need(mx_engine_needs *out, const char *dir, const mx_engine_options *opt, mx_err *err);
+
 mx_status mx_engine_open(mx_engine **out, const char *dir, const mx_engine_options *opt, mx_err *err);
 void mx_engine_free(mx_engine *e); // accepts NULL; sequences must be gone
 mx_model *mx_engine_model(const mx_engine *e);

@@ -34,6 +34,17 @@ struct mx_engine {
     float *staging; // [max_rows, n_vocab]: rows of several sequences in one call
 };
 
+enum { MX_MAX_CTX = 1 << 24 };
+mx_status mx_engine_check_options(const mx_engine_options *o, mx_err *err);
+void mx_engine_set_sizes(mx_engine *e, const mx_engine_options *o); // sequences and chunk
+/* engine.c: the model, its cache and the tables of a batch, for e's context, on e's device. */
+mx_status mx_engine_make(mx_engine *e, const char *dir, const mx_engine_options *o, mx_err *err);
+mx_dtype mx_engine_kv_type(const mx_engine_options *o, const mx_model_info *info);
+void mx_engine_unmake(mx_engine *e); // accepts what is half made
+
+/* plan.c: settle e's context and set memory aside on a GPU, or refuse with the numbers. */
+mx_status mx_engine_settle(mx_engine *e, const char *dir, const mx_engine_options *o, mx_err *err);
+
 /* Give back the blocks that no later token of the sequence can see. */
 void mx_seq_slide(mx_seq *s);
 

@@ -256,5 +256,6 @@ mx_status mx_generate(mx_engine *e, mx_seq *seq, const int32_t *prompt, int n_pr
         st = answer(&r, out, err);
     }
     finish(&r);
+    stats->device_bytes = mx_engine_dev(e)->held_peak;
     return st;
 }

@@ -49,6 +49,7 @@ typedef struct {
     mx_stop_reason stop;
     const char *stop_word; // of the options, when stop is MX_STOP_WORD
     uint64_t seed;
+    uint64_t device_bytes; // the most that was taken of a GPU's memory since it was opened; 0: no GPU
 } mx_generate_stats;
 
 mx_generate_options mx_generate_defaults(void);

@@ -86,7 +86,30 @@ uint64_t mx_memory_available(void) {
     return left;
 }
 
-static uint64_t kv_bytes(const mx_memory_need *n, int ctx) {
+/* total - used of a kind of memory that card `card` has; false if it does not say. */
+static bool card_left(int card, const char *kind, uint64_t *left) {
+    char path[128], buf[64];
+    uint64_t total, used;
+    snprintf(path, sizeof path, "/sys/class/drm/card%d/device/mem_info_%s_total", card, kind);
+    if (!slurp(buf, sizeof buf, path) || !field(&total, buf, "", 1)) return false;
+    snprintf(path, sizeof path, "/sys/class/drm/card%d/device/mem_info_%s_used", card, kind);
+    if (!slurp(buf, sizeof buf, path) || !field(&used, buf, "", 1)) return false;
+    *left = total > used ? total - used : 0;
+    return true;
+}
+
+uint64_t mx_memory_shared_available(uint64_t driver_free) {
+    enum { CARDS = 16 };
+    uint64_t host = mx_memory_available(), most = host, vram, gtt;
+    for (int card = 0; card < CARDS; card++) {
+        if (!card_left(card, "vram", &vram) || !card_left(card, "gtt", &gtt)) continue;
+        most = vram + (gtt < host ? gtt : host);
+        break;
+    }
+    return driver_free < most ? driver_free : most;
+}
+
+uint64_t mx_memory_kv_bytes(const mx_memory_need *n, int ctx) {
     return n->fixed_kv + n->per_position * (uint64_t)((ctx + n->unit - 1) / n->unit * n->unit);
 }
 
@@ -108,7 +131,7 @@ static const char *amount(uint64_t bytes, char buf[32]) {
 }
 
 mx_status mx_memory_check(const mx_memory_need *n, int ctx, uint64_t available, mx_err *err) {
-    uint64_t kv = kv_bytes(n, ctx), need = n->weights + kv + n->scratch;
+    uint64_t kv = mx_memory_kv_bytes(n, ctx), need = n->weights + kv + n->scratch;
     if (need <= available) return MX_OK;
     int fits = mx_memory_fit(n, ctx, available);
     char help[160], b[5][32];

@@ -181,6 +181,10 @@ static mx_status open_model(mx_model *m, const char *dir, const mx_model_options
     }
     if (m->arch->embed_scale_rounded) round_embed_scale(m);
     if (!m->dev) return MX_OK;
+    if (!m->dev->be->host_memory) { // all of it is on the device now
+        mx_st_free(m->st);
+        m->st = NULL;
+    }
     MX_TRY(make_ropes(m, err));
     return mx_scratch_new(m, err);
 }

@@ -119,7 +119,7 @@ static mx_status import(loader *l, const void **p, const mx_st_tensor *t) {
     void *copy;
     MX_TRY(new_buf(l, &copy, t->n_bytes, t->name));
     MX_TRY(mx_op_upload(l->dev, copy, t->data, t->n_bytes, l->err));
-    drop_pages(t->data, t->n_bytes);
+    if (!l->dev->planning) drop_pages(t->data, t->n_bytes);
     *p = copy;
     return MX_OK;
 }
@@ -238,7 +238,7 @@ static mx_status read_quantized(loader *l, mx_qmat *m, const char *module, bool 
  * read for the copy anyway. On the CPU they stay NaN, and the check of the logits reports it. */
 static mx_status refuse_nan(loader *l, const mx_qmat *m, const mx_st_tensor *t) {
     size_t at;
-    if (m->kind != MX_QUANT_MXFP8 || !l->dev || l->dev->be->host_memory ||
+    if (m->kind != MX_QUANT_MXFP8 || !l->dev || l->dev->be->host_memory || l->dev->planning ||
         !mx_e4m3_has_nan(t->data, t->n_bytes, &at))
         return MX_OK;
     return mx_fail(

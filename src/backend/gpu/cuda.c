@@ -2,30 +2,54 @@
  * what is used here is declared, with its ABI's versioned names. */
 #include "backend/gpu/driver.h"
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef int CUresult; // 0 is success
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 enum {
+    CUDA_OUT_OF_MEMORY = 2,
+    CUDA_NO_DEVICE = 100,
+    CUDA_NO_BINARY = 209,
+    CUDA_PTX_TOO_NEW = 222,
     CUDA_NOT_READY = 600,
+    CUDA_MISMATCH = 803, // of the library and the kernel's driver
     ATTR_CUS = 16,
     ATTR_MAJOR = 75,
     ATTR_MINOR = 76,
     ATTR_LDS_OPTIN = 97,
     ATTR_INTEGRATED = 18,
+    FUNC_MOST_THREADS = 0,
     FUNC_SHARED = 8,       // bytes that a launch may ask for
     FUNC_SHARED_SHARE = 9, // percent of the multiprocessor's memory that is not cache
     SHARED_USUAL = 48 << 10,
+    LAUNCH_OVERLAP = 6, // programmatic stream serialization
     STREAM_NON_BLOCKING = 1,
     CAPTURE_RELAXED = 2,
     JIT_LOG = 5,
     JIT_LOG_SIZE = 6
 };
+
+typedef struct { // CUlaunchAttribute: a number and a union of 64 bytes
+    int id, pad;
+    union {
+        int on;
+        char bytes[64];
+    } value;
+} launch_attribute;
+typedef struct { // CUlaunchConfig
+    unsigned grid[3], block[3], lds;
+    void *stream;
+    launch_attribute *attributes;
+    unsigned n_attribute;
+} launch_config;
 
 /* X(return name(arguments)) for every entry point. */
 #define ENTRIES(X)                                                                                           \
@@ -51,10 +75,10 @@ enum {
     X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, void *))                                         \
     X(cuModuleLoadDataEx, (void **, const void *, unsigned, int *, void **))                                 \
     X(cuModuleUnload, (void *))                                                                              \
+    X(cuFuncGetAttribute, (int *, int, void *))                                                              \
     X(cuFuncSetAttribute, (void *, int, int))                                                                \
     X(cuModuleGetFunction, (void **, void *, const char *))                                                  \
-    X(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, \
-                       void **, void **))                                                                    \
+    X(cuLaunchKernelEx, (const launch_config *, void *, void **, void **))                                   \
     X(cuStreamCreate, (void **, unsigned))                                                                   \
     X(cuStreamDestroy_v2, (void *))                                                                          \
     X(cuEventCreate, (void **, unsigned))                                                                    \
@@ -90,16 +114,46 @@ static mx_status check(CUresult r, const char *call, mx_err *err) {
     const char *name = NULL, *text = NULL;
     cu.cuGetErrorName(r, &name);
     cu.cuGetErrorString(r, &text);
-    mx_status code = r == 2 ? MX_ENOMEM : MX_EINTERNAL;
+    mx_status code = r == CUDA_OUT_OF_MEMORY                        ? MX_ENOMEM
+                     : r == CUDA_NO_BINARY || r == CUDA_PTX_TOO_NEW ? MX_UNSUPPORTED
+                                                                    : MX_EINTERNAL;
     return mx_fail(err, code, "the CUDA driver's %s failed: %s (%s, %d)", call, text ? text : "?",
                    name ? name : "?", r);
 }
 #define TRY(call, name) MX_TRY(check(cu.call, name, err))
 
+/* Why the driver sees no GPU: the kernel's device node tells missing from forbidden. */
+static mx_status explain_no_device(mx_err *err) {
+    char node[512];
+    const char *root = getenv("MLXCEL_SYSROOT");
+    snprintf(node, sizeof node, "%s/dev/nvidiactl", root ? root : "");
+    int fd = open(node, O_RDWR | O_CLOEXEC);
+    if (fd >= 0) {
+        close(fd);
+        return mx_fail(
+            err, MX_ENOTFOUND,
+            "the NVIDIA driver sees no GPU, although %s can be opened; look at `nvidia-smi` and at "
+            "CUDA_VISIBLE_DEVICES",
+            node);
+    }
+    if (errno == EACCES || errno == EPERM)
+        return mx_fail(err, MX_ENOTFOUND,
+                       "no permission to open %s: add your user to its group (often video) with "
+                       "`sudo usermod -aG video $USER`, then log in again",
+                       node);
+    return mx_fail(
+        err, MX_ENOTFOUND,
+        "%s is missing: the NVIDIA kernel driver is not loaded, or this container was started without "
+        "--gpus all",
+        node);
+}
+
 static void load_library(void) {
     void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!lib) {
-        mx_fail(&load_error, MX_ENOTFOUND, "no NVIDIA driver: libcuda.so.1 cannot be opened (%s)", dlerror());
+        mx_fail(
+            &load_error, MX_ENOTFOUND,
+            "no NVIDIA driver: libcuda.so.1 is not in the system's library folders; install the NVIDIA driver");
         return;
     }
 #define X(name, args)                                                                                        \
@@ -112,8 +166,12 @@ static void load_library(void) {
     ENTRIES(X)
 #undef X
     CUresult r = cu.cuInit(0);
-    if (r == 100)
-        mx_fail(&load_error, MX_ENOTFOUND, "the NVIDIA driver sees no GPU");
+    if (r == CUDA_NO_DEVICE)
+        explain_no_device(&load_error);
+    else if (r == CUDA_MISMATCH)
+        mx_fail(
+            &load_error, MX_UNSUPPORTED,
+            "libcuda.so.1 and the NVIDIA kernel driver are of different versions: restart the machine after an update");
     else if (r)
         check(r, "cuInit", &load_error);
 }
@@ -126,7 +184,7 @@ static mx_status need_library(mx_err *err) {
 static mx_status cuda_count(int *n, mx_err *err) {
     MX_TRY(need_library(err));
     TRY(cuDeviceGetCount(n), "cuDeviceGetCount");
-    return *n > 0 ? MX_OK : mx_fail(err, MX_ENOTFOUND, "the NVIDIA driver sees no GPU");
+    return *n > 0 ? MX_OK : explain_no_device(err);
 }
 
 static mx_status attribute(CUdevice d, int which, int *v, mx_err *err) {
@@ -153,12 +211,12 @@ static mx_status cuda_info(int index, mx_gpu_info *out, mx_err *err) {
     out->shares_memory = integrated != 0;
     snprintf(out->arch, sizeof out->arch, "sm_%d%d", major, minor);
     snprintf(out->version, sizeof out->version, "CUDA %d.%d", version / 1000, version % 1000 / 10);
-    if (cu.cuDevicePrimaryCtxRetain(&context, d) == 0) { // free memory is asked of a context
-        size_t total;
-        if (cu.cuCtxSetCurrent(context) == 0) cu.cuMemGetInfo_v2(&out->mem_free, &total);
-        cu.cuDevicePrimaryCtxRelease_v2(d);
-    }
-    return MX_OK;
+    size_t total; // free memory is asked of a context
+    TRY(cuDevicePrimaryCtxRetain(&context, d), "cuDevicePrimaryCtxRetain");
+    mx_status st = check(cu.cuCtxSetCurrent(context), "cuCtxSetCurrent", err);
+    if (st == MX_OK) st = check(cu.cuMemGetInfo_v2(&out->mem_free, &total), "cuMemGetInfo", err);
+    cu.cuDevicePrimaryCtxRelease_v2(d);
+    return st;
 }
 
 static void cuda_close(mx_gpu *g) {
@@ -255,6 +313,10 @@ static mx_status cuda_load(mx_gpu *g, mx_gpu_module **out, const void *image, si
     CUresult r = cu.cuModuleLoadDataEx(&m, image, 2, options, values);
     if (r) {
         mx_status st = check(r, "cuModuleLoadDataEx", err);
+        if (r == CUDA_PTX_TOO_NEW)
+            return mx_fail(err, st,
+                           "the NVIDIA driver is too old for the kernels of %s; install driver 525 or newer",
+                           name);
         log[strcspn(log, "\n")] = 0;
         return mx_err_prefix(err, st, "kernels of %s%s%s", name, *log ? ": " : "", log);
     }
@@ -275,16 +337,31 @@ static mx_status cuda_find(mx_gpu *g, mx_gpu_func **out, mx_gpu_module *m, const
     return MX_OK;
 }
 
+static mx_status cuda_most_threads(mx_gpu *g, mx_gpu_func *f, uint32_t *n, mx_err *err) {
+    int most = 0;
+    MX_TRY(bind(g, err));
+    TRY(cuFuncGetAttribute(&most, FUNC_MOST_THREADS, f), "cuFuncGetAttribute");
+    *n = (uint32_t)most;
+    return MX_OK;
+}
+
 static mx_status cuda_launch(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads,
-                             uint32_t lds, void **args, const char *name, mx_err *err) {
+                             uint32_t lds, bool overlap, void **args, const char *name, mx_err *err) {
+    launch_attribute attribute = {.id = LAUNCH_OVERLAP, .value.on = 1};
+    launch_config c = {.grid = {grid[0], grid[1], grid[2]},
+                       .block = {threads, 1, 1},
+                       .lds = lds,
+                       .stream = g->stream,
+                       .attributes = &attribute,
+                       .n_attribute = overlap};
     MX_TRY(bind(g, err));
     if (lds > SHARED_USUAL) {
         TRY(cuFuncSetAttribute(f, FUNC_SHARED, (int)lds), "cuFuncSetAttribute");
         TRY(cuFuncSetAttribute(f, FUNC_SHARED_SHARE, 100), "cuFuncSetAttribute");
     }
-    CUresult r = cu.cuLaunchKernel(f, grid[0], grid[1], grid[2], threads, 1, 1, lds, g->stream, args, NULL);
+    CUresult r = cu.cuLaunchKernelEx(&c, f, args, NULL);
     if (r == 0) return MX_OK;
-    mx_status st = check(r, "cuLaunchKernel", err);
+    mx_status st = check(r, "cuLaunchKernelEx", err);
     return mx_err_prefix(err, st, "kernel %s, grid %u x %u x %u of %u threads", name, grid[0], grid[1],
                          grid[2], threads);
 }
@@ -357,6 +434,7 @@ const mx_gpu_driver mx_gpu_driver_cuda = {
     .load = cuda_load,
     .unload = cuda_unload,
     .find = cuda_find,
+    .most_threads = cuda_most_threads,
     .launch = cuda_launch,
     .event_new = cuda_event_new,
     .event_free = cuda_event_free,

@@ -45,8 +45,11 @@ typedef struct mx_gpu_driver {
                       mx_err *err);
     void (*unload)(mx_gpu *g, mx_gpu_module *m);
     mx_status (*find)(mx_gpu *g, mx_gpu_func **out, mx_gpu_module *m, const char *name, mx_err *err);
+    /* The most threads of a block that the function's registers leave room for. NULL: what the kernels were built for, 256. */
+    mx_status (*most_threads)(mx_gpu *g, mx_gpu_func *f, uint32_t *n, mx_err *err);
+    /* overlap: may begin before the launch ahead of it has ended, as far as the kernel itself allows; a driver may ignore it. */
     mx_status (*launch)(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads, uint32_t lds,
-                        void **args, const char *name, mx_err *err);
+                        bool overlap, void **args, const char *name, mx_err *err);
     mx_status (*event_new)(mx_gpu *g, mx_gpu_event **out, mx_err *err);
     void (*event_free)(mx_gpu *g, mx_gpu_event *e);
     mx_status (*event_record)(mx_gpu *g, mx_gpu_event *e, mx_err *err);

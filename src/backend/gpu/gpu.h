@@ -14,6 +14,7 @@ typedef struct {
 extern const mx_gpu_image mx_gpu_images[];
 extern const int mx_gpu_n_image;
 
+enum { MX_GPU_COUNTS = 16384 }; // counters of blocks, for launches whose last block does more
 enum { MX_GPU_FILES = 48, MX_GPU_FUNCS = 1024, MX_GPU_STAGE = 8 << 20, MX_GPU_GRAPHS = 32 };
 
 typedef struct {
@@ -30,6 +31,7 @@ typedef struct {
     struct {
         const char *name;
         mx_gpu_func *func;
+        uint32_t most;     // threads of a block; 0: not asked yet
     } funcs[MX_GPU_FUNCS]; // open addressing by the name's hash
     void *stage[2];        // pinned memory on the way to the device
     mx_gpu_event *stage_free[2];
@@ -38,20 +40,59 @@ typedef struct {
     mx_gpu_event *done;
     void *scratch; // of attention's parts and of sorted experts
     size_t scratch_bytes;
+    struct { // set aside when a model is loaded, so that nothing is asked of the driver later; memory.c
+        char *base;
+        size_t bytes, used;
+        int live; // buffers in it: the last one that goes empties it
+    } arena;
+    size_t held;                  // taken from the driver now
+    size_t planned, plan_scratch; // while base.planning
+    uint32_t *counts;             // [MX_GPU_COUNTS] on the device, zeros between launches
+    bool overlaps;                // kernels know how to begin while the launch before ends (kernels/gpu.h)
     struct {
         uint64_t key;
-        mx_gpu_graph *graph; // NULL: run once, to be recorded the next time
-        uint64_t used;       // by the count of replays: the oldest goes
+        mx_gpu_graph *graph;      // NULL: run once, to be recorded the next time
+        uint64_t used;            // by the count of replays: the oldest goes
+        const char *first, *last; // its kernels
+        unsigned n;
     } graphs[MX_GPU_GRAPHS];
     uint64_t n_replay;
-    double timeout; // seconds that a wait may take
-    bool lost;      // after a fault every call fails
+    double timeout;           // seconds that a wait may take
+    bool records;             // decode steps are recorded and replayed
+    bool recording;           // now
+    bool sync;                // wait for each launch
+    const char *first, *last; // kernels launched since the last wait that ended well
+    unsigned n_queued;
+    bool lost;    // after a fault every call fails ...
+    bool hung;    // ... and after a hang the driver is not called at all: it would wait too
+    mx_err fault; // what happened
 } mx_gpu_dev;
+
+mx_status mx_gpu_alive(const mx_gpu_dev *d, mx_err *err);
+/* Pass on st; a failure that leaves the device in an unknown state is remembered. err is what failed. */
+mx_status mx_gpu_note(mx_gpu_dev *d, mx_status st, mx_err *err);
+mx_status mx_gpu_wait_for(mx_gpu_dev *d, mx_gpu_event *e, mx_err *err);
+void mx_gpu_forget_graphs(mx_gpu_dev *d);
+
+/* memory.c */
+mx_status mx_gpu_take(mx_gpu_dev *d, void **p, size_t bytes, mx_err *err); // not zeroed
+void mx_gpu_give(mx_gpu_dev *d, void *p, size_t bytes);
+mx_status mx_gpu_alloc(mx_dev *dev, void **p, size_t bytes, mx_err *err);
+void mx_gpu_release(mx_dev *dev, void *p, size_t bytes);
+mx_status mx_gpu_upload(mx_dev *dev, void *p, const void *host, size_t bytes, mx_err *err);
+mx_status mx_gpu_download(mx_dev *dev, void *host, const void *p, size_t bytes, mx_err *err);
+mx_status mx_gpu_clear(mx_dev *dev, void *p, size_t bytes, mx_err *err);
+mx_status mx_gpu_memory(mx_dev *dev, uint64_t *free_bytes, bool *shared, mx_err *err);
+mx_status mx_gpu_plan_begin(mx_dev *dev, mx_err *err);
+size_t mx_gpu_plan_end(mx_dev *dev);
+mx_status mx_gpu_reserve(mx_dev *dev, size_t bytes, mx_err *err);
 
 /* Queue kernel `name` of `file`. args: pointers to the arguments in order. */
 mx_status mx_gpu_launch(mx_gpu_dev *d, const char *file, const char *name, uint32_t x, uint32_t y, uint32_t z,
                         uint32_t threads, void **args, mx_err *err);
-/* The same with shared memory that the kernel does not declare itself. */
+/* The most threads that a block of the kernel may have. */
+mx_status mx_gpu_most_threads(mx_gpu_dev *d, const char *file, const char *name, uint32_t *n, mx_err *err);
+/* Queue with shared memory that the kernel does not declare itself. */
 mx_status mx_gpu_launch_shared(mx_gpu_dev *d, const char *file, const char *name, uint32_t x, uint32_t y,
                                uint32_t z, uint32_t threads, uint32_t shared, void **args, mx_err *err);
 #define LAUNCH(d, file, name, x, y, z, threads, ...)                                                         \
@@ -70,6 +111,12 @@ mx_k_batch mx_gpu_batch(const mx_batch *b, int group);
 uint32_t mx_gpu_kv_type(mx_dtype t);
 static inline uint32_t mx_div_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 static inline uint32_t mx_log2_up(uint32_t n) { return n <= 1 ? 0 : 32 - (uint32_t)__builtin_clz(n - 1); }
+
+/* Ports. takes: MX_UNSUPPORTED with a sentence where the shapes are not for the kernel. */
+mx_status mx_gpu_takes_top(const mx_dev *dev, const void *args, mx_err *err);
+mx_status mx_gpu_top(mx_dev *dev, const void *args, mx_err *err);
+mx_status mx_gpu_takes_product(const mx_dev *dev, const void *args, mx_err *err);
+mx_status mx_gpu_product(mx_dev *dev, const void *args, mx_err *err);
 
 /* Ops, by file: ops_simple.c, ops_attention.c, ops_matmul.c */
 mx_status mx_gpu_embed(mx_dev *dev, const mx_mat *x, const mx_qmat *w, const int32_t *ids, float scale,

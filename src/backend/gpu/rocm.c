@@ -154,7 +154,9 @@ static mx_status need_library(mx_err *err) {
 
 /* Why the runtime sees no device: the kernel driver's node tells missing from forbidden. */
 static mx_status explain_no_device(mx_err *err) {
-    static const char node[] = "/dev/kfd";
+    char node[512];
+    const char *root = getenv("MLXCEL_SYSROOT");
+    snprintf(node, sizeof node, "%s/dev/kfd", root ? root : "");
     int fd = open(node, O_RDWR | O_CLOEXEC);
     if (fd >= 0) {
         close(fd);
@@ -313,7 +315,8 @@ static mx_status rocm_find(mx_gpu *g, mx_gpu_func **out, mx_gpu_module *m, const
 }
 
 static mx_status rocm_launch(mx_gpu *g, mx_gpu_func *f, const uint32_t grid[3], uint32_t threads,
-                             uint32_t lds, void **args, const char *name, mx_err *err) {
+                             uint32_t lds, bool overlap, void **args, const char *name, mx_err *err) {
+    (void)overlap; // launches of a stream wait for each other here
     MX_TRY(bind(g, err));
     hipError_t r =
         hip.hipModuleLaunchKernel(f, grid[0], grid[1], grid[2], threads, 1, 1, lds, g->stream, args, NULL);
