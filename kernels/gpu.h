@@ -50,6 +50,7 @@ INLINE u32 bz(void) { return __gpu_block_id_z(); }
 INLINE void barrier(void) {
 #if defined(__AMDGPU__)
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+    __builtin_amdgcn_s_waitcnt(0xFC07); // lgkmcnt(0): LLVM 22 drops the fence's own wait in loops whose first round needs none
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 #else
