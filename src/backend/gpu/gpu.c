@@ -141,7 +141,7 @@ mx_status mx_gpu_launch_shared(mx_gpu_dev *d, const char *file, const char *name
     if (!x || !y || !z) return MX_OK;
     MX_TRY(mx_gpu_alive(d, err));
     if (d->base.planning) return MX_OK;
-    MX_TRY(mx_gpu_note(d, find_func(d, file, name, &at, err), err));
+    MX_TRY(find_func(d, file, name, &at, err));
     const bool overlap = d->overlaps && knows_overlap(file);
     MX_TRY(mx_gpu_note(
         d, d->drv->launch(d->g, d->funcs[at].func, grid, threads, shared, overlap, args, name, err), err));
@@ -154,7 +154,7 @@ mx_status mx_gpu_most_threads(mx_gpu_dev *d, const char *file, const char *name,
     uint32_t at;
     *n = 256;
     if (!d->drv->most_threads || d->base.planning) return MX_OK;
-    MX_TRY(mx_gpu_note(d, find_func(d, file, name, &at, err), err));
+    MX_TRY(find_func(d, file, name, &at, err));
     if (!d->funcs[at].most)
         MX_TRY(mx_gpu_note(d, d->drv->most_threads(d->g, d->funcs[at].func, &d->funcs[at].most, err), err));
     *n = d->funcs[at].most;
