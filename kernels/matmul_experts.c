@@ -11,6 +11,11 @@
 #include "args.h"
 
 enum { SORT_WAVES = 16, SORT_EXPERTS = 512 };
+#if defined(__NVPTX__)
+enum { AHEAD = 8 }; // steps whose ids are loaded together
+#else
+enum { AHEAD = 1 };
+#endif
 
 /* Lanes below this one with the same e, and all of them. */
 INLINE void same_as(u32 e, u32 *below, u32 *all) {
@@ -42,6 +47,14 @@ INLINE u32 sum_before(u32 v, LDS u32 *room) {
     return sum - v;
 }
 
+/* The experts of this lane's rows from `row` on, one each 32; those past the end have none. */
+INLINE void load_ids(u32 *e, const mx_k_expert_tiles *a, u32 row) {
+    UNROLL for (u32 i = 0; i < AHEAD; i++) {
+        const u32 r = row + i * WAVE + lane();
+        e[i] = r < a->n_row ? (u32)a->ids[r] : ~0u;
+    }
+}
+
 #if defined(__AMDGPU__)
 __attribute__((amdgpu_flat_work_group_size(512, 512)))
 #endif
@@ -52,13 +65,17 @@ expert_tiles(mx_k_expert_tiles a) {
     const u32 t = thread(), w = wave();
     for (u32 i = 0; i < SORT_WAVES; i++) count[i][t] = 0;
     barrier();
-    const u32 steps = (a.n_row + SORT_WAVES * WAVE - 1) / (SORT_WAVES * WAVE), from = w * steps * WAVE;
-    for (u32 s = 0; s < steps; s++) {
-        const u32 row = from + s * WAVE + lane(), e = row < a.n_row ? (u32)a.ids[row] : ~0u;
-        u32 below, all;
-        same_as(e, &below, &all);
-        if (e < a.n_expert && below == 0) count[w][e] += all;
-        barrier();
+    const u32 whole = SORT_WAVES * WAVE * AHEAD, steps = (a.n_row + whole - 1) / whole * AHEAD;
+    const u32 from = w * steps * WAVE;
+    for (u32 first = 0; first < steps; first += AHEAD) {
+        u32 e[AHEAD];
+        load_ids(e, &a, from + first * WAVE);
+        UNROLL for (u32 i = 0; i < AHEAD; i++) {
+            u32 below, all;
+            same_as(e[i], &below, &all);
+            if (e[i] < a.n_expert && below == 0) count[w][e[i]] += all;
+            barrier();
+        }
     }
     u32 n = 0; // rows of expert t; count[i][t] becomes where wave i's begin
     if (t < a.n_expert)
@@ -78,17 +95,21 @@ expert_tiles(mx_k_expert_tiles a) {
         to[0] = (i32)t, to[1] = (i32)(begin + (i << a.tile_shift)), to[2] = (i32)(begin + n), to[3] = 0;
     }
     for (u32 i = tiles + t; i < a.max_tile; i += threads()) a.tiles[4 * (u64)i] = -1;
-    for (u32 s = 0; s < steps; s++) {
-        const u32 row = from + s * WAVE + lane(), e = row < a.n_row ? (u32)a.ids[row] : ~0u;
-        u32 below, all;
-        same_as(e, &below, &all);
-        const u32 at = e < a.n_expert ? count[w][e] + below : 0;
-        barrier();
-        if (e < a.n_expert) {
-            if (below == 0) count[w][e] += all;
-            a.rows[at] = (i32)row;
-            a.x_rows[at] = (i32)(row * a.x_magic >> 32);
+    for (u32 first = 0; first < steps; first += AHEAD) {
+        u32 e[AHEAD];
+        load_ids(e, &a, from + first * WAVE);
+        UNROLL for (u32 i = 0; i < AHEAD; i++) {
+            const u32 row = from + (first + i) * WAVE + lane();
+            u32 below, all;
+            same_as(e[i], &below, &all);
+            const u32 at = e[i] < a.n_expert ? count[w][e[i]] + below : 0;
+            barrier();
+            if (e[i] < a.n_expert) {
+                if (below == 0) count[w][e[i]] += all;
+                a.rows[at] = (i32)row;
+                a.x_rows[at] = (i32)(row * a.x_magic >> 32);
+            }
+            barrier();
         }
-        barrier();
     }
 }
