@@ -50,6 +50,9 @@ typedef struct {
     uint32_t act;                 // glu: mx_act
     const MX_DEVICE float *norm;  // [n_in] or NULL
     float eps, inv_n;             // with norm; inv_n: 1 / n_in
+    uint32_t n_sum,
+        unused; // n_sum not 0: row z of y is the sum over j of sum_weights[z * n_sum + j] times the product ...
+    const MX_DEVICE float *sum_weights; // ... of row z * n_sum + j of x and matrix ids[z * n_sum + j]
     mx_k_out out[MX_K_OUTS];
 } mx_k_matvec;
 

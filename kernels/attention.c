@@ -101,6 +101,8 @@ INLINE void attention(const u32 type, const u32 lanes, const u32 rows, const boo
     SHARED u32 key_row[SPLIT];                                // of the pool; NO_ROW: nobody's
     SHARED i32 row_lo[8], row_hi[8];                          // keys that a row sees
     SHARED f32 row_max[8], row_sum[8], row_fix[8];            // row_fix: what earlier sums are scaled with
+    let_next_start();
+    after_previous();
     const u32 seq = bz(), kv_head = by(), part = bx() & ((1u << a.part_bits) - 1);
     const u32 share = bx() >> a.part_bits & ((1u << a.share_bits) - 1),
               tile = bx() >> (a.part_bits + a.share_bits);
@@ -291,6 +293,8 @@ EACH_LANES(bf16, 2)
 __gpu_kernel __attribute__((amdgpu_flat_work_group_size(256, 256))) void attention_merge(mx_k_attention a,
                                                                                          mx_k_batch b) {
     SHARED f32 joined[WAVES * HD], room[WAVES];
+    let_next_start();
+    after_previous();
     const u32 tok = bx(), head = by(), seq = (u32)b.seq[tok];
     const u32 q_len = (u32)b.seq_start[seq + 1] - (u32)b.seq_start[seq];
     if (q_len < a.q_lo || q_len > a.q_hi) return;

@@ -15,6 +15,8 @@ INLINE f32 gelu_tanh(f32 x) { // x / 2 (1 + tanh u) = x sigmoid(2 u), without th
 
 /* y = act(gate) * up; act as mx_act: 0 silu, 1 gelu, 2 gelu by tanh, 3 relu, 4 relu^2 */
 __gpu_kernel void glu(mx_k_mat y, mx_k_mat gate, mx_k_mat up, u32 cols, u32 act) {
+    let_next_start();
+    after_previous();
     const u32 c = column();
     if (c >= cols) return;
     f32x4 v = load4(row_of(gate, bx()), c, cols, whole16(gate));
@@ -31,6 +33,8 @@ __gpu_kernel void glu(mx_k_mat y, mx_k_mat gate, mx_k_mat up, u32 cols, u32 act)
 
 /* x += y * factor */
 __gpu_kernel void add(mx_k_mat x, mx_k_mat y, u32 cols, f32 factor) {
+    let_next_start();
+    after_previous();
     const u32 c = column();
     if (c >= cols) return;
     const f32x4 a = load4(row_of(x, bx()), c, cols, whole16(x)),
@@ -40,6 +44,8 @@ __gpu_kernel void add(mx_k_mat x, mx_k_mat y, u32 cols, f32 factor) {
 
 /* x *= sigmoid(gate); gate has `cols` columns, or one for the whole row */
 __gpu_kernel void sigmoid_gate(mx_k_mat x, mx_k_mat gate, u32 cols, u32 one) {
+    let_next_start();
+    after_previous();
     const u32 c = column();
     if (c >= cols) return;
     const f32x4 v = load4(row_of(x, bx()), c, cols, whole16(x));
@@ -52,6 +58,8 @@ __gpu_kernel void sigmoid_gate(mx_k_mat x, mx_k_mat gate, u32 cols, u32 one) {
 
 /* y[i] = x[rows[i]], i = block x; y is not x. A row outside x's n_rows gives NaN. */
 __gpu_kernel void gather(mx_k_mat y, mx_k_mat x, const G i32 *rows, u32 n_rows, u32 cols) {
+    let_next_start();
+    after_previous();
     const u32 c = column(), from = (u32)rows[bx()];
     if (c >= cols) return;
     f32x4 v = {not_a_number(), not_a_number(), not_a_number(), not_a_number()};
@@ -61,6 +69,8 @@ __gpu_kernel void gather(mx_k_mat y, mx_k_mat x, const G i32 *rows, u32 n_rows, 
 
 /* x = cap * tanh(x / cap), cap > 0 */
 __gpu_kernel void softcap(mx_k_mat x, u32 cols, f32 cap) {
+    let_next_start();
+    after_previous();
     const u32 c = column();
     if (c >= cols) return;
     f32x4 v = load4(row_of(x, bx()), c, cols, whole16(x));
@@ -75,6 +85,8 @@ __gpu_kernel void softcap(mx_k_mat x, u32 cols, f32 cap) {
 
 /* y[i] = sum over j < k of weights[i, j] * x[i * k + j], in order of j; y is not x */
 __gpu_kernel void expert_sum(mx_k_mat y, mx_k_mat x, const G f32 *weights, u32 cols, u32 k) {
+    let_next_start();
+    after_previous();
     const u32 c = column();
     if (c >= cols) return;
     const u64 first = (u64)bx() * k;
@@ -85,6 +97,8 @@ __gpu_kernel void expert_sum(mx_k_mat y, mx_k_mat x, const G f32 *weights, u32 c
 
 /* p[0, n) = 0: a state slot taken anew. Grid: x = ceil(n / 1024); p aligned to 4 bytes. */
 __gpu_kernel void clear(G u32 *p, u64 n) {
+    let_next_start();
+    after_previous();
     const u64 from = ((u64)bx() * threads() + thread()) * 4;
     UNROLL for (u32 i = 0; i < 4; i++) if (from + i < n) p[from + i] = 0;
 }

@@ -7,6 +7,8 @@
 #include "numbers.h"
 
 INLINE void embed(u32 kind, mx_k_mat x, const G i32 *ids, weights w, f32 scale) {
+    let_next_start();
+    after_previous();
     const u32 id = (u32)ids[bx()], t = by() * threads() + thread();
     G f32 *out = row_of(x, bx());
     const bool known = id < w.n_out, whole = whole16(x);

@@ -50,7 +50,8 @@ INLINE u32 bz(void) { return __gpu_block_id_z(); }
 INLINE void barrier(void) {
 #if defined(__AMDGPU__)
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
-    __builtin_amdgcn_s_waitcnt(0xFC07); // lgkmcnt(0): LLVM 22 drops the fence's own wait in loops whose first round needs none
+    __builtin_amdgcn_s_waitcnt(
+        0xFC07); // lgkmcnt(0): LLVM 22 drops the fence's own wait in loops whose first round needs none
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 #else
@@ -73,6 +74,36 @@ INLINE void after_previous(void) {
 #if defined(__NVPTX__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+/* ---- blocks that finish together -------------------------------------------------------------------------
+ * Counts the blocks that come here, n in all; true in the last one, for all its threads, and then what the others wrote before is
+ * seen. The count returns to 0 for the next launch. `flag` is shared memory of one u32. */
+INLINE void device_fence(void) {
+#if defined(__NVPTX__)
+    asm volatile("fence.acq_rel.gpu;" ::: "memory"); // clang's own has system scope
+#else
+    __scoped_atomic_thread_fence(__ATOMIC_ACQ_REL, __MEMORY_SCOPE_DEVICE);
+#endif
+}
+INLINE bool last_block(G u32 *count, u32 n, LDS u32 *flag) {
+#if defined(__AMDGPU__)
+    device_fence(); // a barrier does not wait for a wave's stores
+#endif
+    barrier();
+    if (thread() == 0) {
+        device_fence();
+        const u32 before = __scoped_atomic_fetch_add(count, 1u, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+        if (before + 1 == n) __scoped_atomic_store_n(count, 0u, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+        *flag = before + 1 == n;
+        device_fence();
+    }
+    barrier();
+    const bool last = *flag;
+#if defined(__AMDGPU__)
+    if (last) device_fence(); // what this wave has cached
+#endif
+    return last;
 }
 
 /* ---- numbers ------------------------------------------------------------------------------------------ */

@@ -17,17 +17,9 @@
 #include "matvec.h"
 
 #define KERNELS(name, kind, usual)                                                                           \
-    MV_KERNEL void matvec_##name(mx_k_matvec a) {                                                            \
-        SHARED f32 room[MV_MAX_WAVE * 2 * 16 + 16];                                                          \
-        matvec(&a, kind, true, false, usual, room);                                                          \
-    }                                                                                                        \
     MV_KERNEL void matvec8_##name(mx_k_matvec a) {                                                           \
         SHARED f32 room[MV_MAX_WAVE * 8 * 32 + 16];                                                          \
         matvec(&a, kind, false, false, usual, room);                                                         \
-    }                                                                                                        \
-    MV_KERNEL void glu_##name(mx_k_matvec a) {                                                               \
-        SHARED f32 room[MV_MAX_WAVE * 2 * 32 + 16];                                                          \
-        matvec(&a, kind, true, true, usual, room);                                                           \
     }                                                                                                        \
     MV_KERNEL void glu8_##name(mx_k_matvec a) {                                                              \
         SHARED f32 room[MV_MAX_WAVE * 8 * 32 + 16];                                                          \

@@ -22,6 +22,20 @@
 #include "quant.h"
 
 enum { MV_MAX_WAVE = 8 };
+
+/* 16 bytes that are read once: they do not push out what is read again. */
+INLINE u32x4 load_once(const G u32x4 *p) {
+#if defined(__NVPTX__)
+    u32 a, b, c, d;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+                 : "l"(p));
+    return (u32x4){a, b, c, d};
+#else
+    return *p;
+#endif
+}
+
 #if defined(__AMDGPU__)
 #define MV_KERNEL __attribute__((amdgpu_flat_work_group_size(32, 256))) __gpu_kernel
 #else
@@ -286,13 +300,13 @@ typedef struct {
     u32 out, row0; // which product, first row
 } mv_place;
 
-INLINE mv_place place_of(const mx_k_matvec *a, mv_plan o, u32 tile) {
+INLINE mv_place place_of(const mx_k_matvec *a, bool glu, u32 rows, u32 tile) { // rows of a tile
     mv_place p = {0, tile};
-    if (o.glu) return p.row0 = tile * 16, p;
+    if (glu) return p.row0 = tile * rows, p;
     UNROLL for (u32 i = 0; i + 1 < MX_K_OUTS; i++) if (tile >= a->out[i].tile_end)
         p.out = i + 1,
         p.row0 = tile - a->out[i].tile_end; // ends rise: the last one holds
-    p.row0 *= 16 * o.mt;
+    p.row0 *= rows;
     return p;
 }
 
@@ -310,8 +324,8 @@ typedef struct { // what is loaded next
 } mv_cursor;
 
 INLINE void find_tile(mv_cursor *c, const mx_k_matvec *a, mv_plan o, u32 expert) {
-    const mv_place p =
-        place_of(a, o, min_u32(c->tile, a->n_tile - 1)); // past the end the last tile again, unused
+    const mv_place p = place_of(a, o.glu, o.glu ? 16 : 16 * o.mt,
+                                min_u32(c->tile, a->n_tile - 1)); // past the end the last tile again, unused
     const weights w = weights_of(a, p.out, expert);
     find_rows(&c->part[0], o, &w, p.row0);
     if (o.glu) {
@@ -339,14 +353,10 @@ INLINE void scales_of_rows(LDS f32 *room, const mx_k_matvec *a, const G f32 *x) 
 INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
     const u32 n_b = o.few ? 2 : 8, rows = 16 * o.mt, chunks = a->out[0].w.n_in / 32, n = a->n;
     const u32 per = chunks_a_step(o.kind, o.mt), steps = (chunks + per - 1) / per;
-    u32 expert = 0;
-    u64 y_row = 0;
+    const u32 expert = 0;
+    const u64 y_row = 0;
     const G f32 *x = a->x;
-    if (a->ids) {
-        y_row = bz() * __gpu_num_blocks_y() + by();
-        expert = (u32)a->ids[y_row];
-        x += (a->x_by_z ? bz() : y_row) * a->x_ld;
-    }
+    let_next_start();
     const u32 shift = a->out[0].w.group_shift - 5;
     mv_piece piece[2][2]; // [step ahead][part]
     mv_cursor at = {.tile = bx(), .step = wave()};
@@ -361,6 +371,7 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
             find_tile(&at, a, o, expert);
         }
     }
+    after_previous();
     if (a->norm) scales_of_rows(room + MV_MAX_WAVE * n_b * rows, a, x);
     for (u32 tile = bx(); tile < a->n_tile; tile += __gpu_num_blocks_x()) {
         mv_sums acc = {};
@@ -379,7 +390,7 @@ INLINE void matvec_run(const mx_k_matvec *a, mv_plan o, LDS f32 *room) {
         }
         keep(room + wave() * n_b * rows, o, &acc);
         barrier();
-        const mv_place p = place_of(a, o, tile);
+        const mv_place p = place_of(a, o.glu, o.glu ? 16 : 16 * o.mt, tile);
         const u32 n_out = a->out[p.out].w.n_out, shown = o.glu ? 16 : rows;
         for (u32 i = thread(); i < n_b * shown; i += threads()) {
             const u32 b = i / shown, r = i % shown, row = p.row0 + r;

@@ -13,6 +13,8 @@
 
 INLINE void dense(const mx_k_matvec *a, u32 n_b, bool glu) {
     const u32 n = a->n, n_in = a->out[0].w.n_in;
+    let_next_start();
+    after_previous();
     u32 expert = 0;
     u64 y_row = 0;
     const G f32 *x = a->x;
@@ -73,6 +75,8 @@ INLINE void dense(const mx_k_matvec *a, u32 n_b, bool glu) {
 
 INLINE void any(const mx_k_matvec *a, u32 type) {
     const u32 n = a->n, n_in = a->out[0].w.n_in;
+    let_next_start();
+    after_previous();
     u32 expert = 0;
     u64 y_row = 0;
     const G f32 *x = a->x;

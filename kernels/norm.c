@@ -9,6 +9,8 @@ enum { KEPT = 4 }; // vectors of 4 that a thread keeps in registers between the 
  * inv_d: 1 / d. The sums' order depends on the block's size alone. */
 __gpu_kernel void rms_norm(mx_k_mat y, mx_k_mat x, mx_k_mat plus, const G f32 *w, u32 d, f32 inv_d, f32 eps) {
     SHARED f32 room[32];
+    let_next_start();
+    after_previous();
     G f32 *in = row_of(x, bx()), *out = row_of(y, bx());
     const G f32 *more = plus.p ? row_of(plus, bx()) : plus.p;
     const bool whole_x = whole16(x), whole_y = whole16(y), whole_more = whole16(plus),
@@ -58,6 +60,8 @@ __gpu_kernel void rms_norm(mx_k_mat y, mx_k_mat x, mx_k_mat plus, const G f32 *w
  * Block: 128 threads. inv_hd: 1 / hd. */
 __gpu_kernel void gated_norm(mx_k_mat y, mx_k_mat x, mx_k_mat z, const G f32 *w, u32 n_head, u32 hd,
                              f32 inv_hd, f32 eps) {
+    let_next_start();
+    after_previous();
     const u32 head = by() * n_wave() + wave(), at = head * hd;
     if (head >= n_head) return; // the whole wave leaves together
     const G f32 *in = row_of(x, bx()) + at, *gate = row_of(z, bx()) + at;

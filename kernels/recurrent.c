@@ -9,6 +9,8 @@
 enum { AHEAD = 8 };
 
 INLINE void conv(const u32 width, mx_k_conv a, mx_k_batch b) {
+    let_next_start();
+    after_previous();
     const u32 c = by() * threads() + thread(), s = bx();
     if (c >= a.channels) return;
     const u32 first = (u32)b.seq_start[s], n_tok = (u32)b.seq_start[s + 1] - first, skip = width - a.k_width;
@@ -51,6 +53,8 @@ __gpu_kernel void delta_rule(mx_k_delta r, mx_k_batch b) {
     SHARED f32 ks[VALUES] __attribute__((aligned(16))), qs[VALUES] __attribute__((aligned(16)));
     SHARED f32 k_norm[STEP], q_norm[STEP], kq[STEP], decay[STEP], rate[STEP];
     SHARED f32 part_k[2][MOST_WAVES][WAVE], part_q[2][MOST_WAVES][WAVE];
+    let_next_start();
+    after_previous();
     const u32 head = bx(), s = by(), column = bz() * WAVE + lane(), row0 = wave() * ROWS,
               padded = n_wave() * ROWS;
     const u32 first = (u32)b.seq_start[s], n_tok = (u32)b.seq_start[s + 1] - first;

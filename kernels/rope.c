@@ -5,6 +5,8 @@
 /* cos_sin[i, n_rot] = scale * (cosines, then sines) of pos[i] * inv_freq[n_rot / 2]. The angle is a float product, as in the
  * reference implementations. Grid: x = tokens, y = ceil(n_rot / 2 / 64). Block: 64 threads. Angles are below 2^22. */
 __gpu_kernel void rope_table(G f32 *cos_sin, const G f32 *inv_freq, const G i32 *pos, u32 n_rot, f32 scale) {
+    let_next_start();
+    after_previous();
     const u32 f = by() * threads() + thread(), half = n_rot / 2;
     if (f >= half) return;
     f32 s, c;
@@ -28,6 +30,8 @@ INLINE void put(G void *p, u64 at, u32 type, f32 v) {
  * y = ceil((n_head + 2 n_kv) / waves of a block). Block: 128 threads. Any hd; n_rot is even. A token whose block is -1 is not
  * appended. pos < block_stride << block_shift. */
 __gpu_kernel void rope_append(mx_k_rope_append a, mx_k_batch b) {
+    let_next_start();
+    after_previous();
     const u32 token = bx(), unit = by() * n_wave() + wave();
     if (unit >= a.n_head + 2 * a.n_kv) return; // the whole wave leaves together
     const bool is_q = unit < a.n_head, is_v = unit >= a.n_head + a.n_kv;

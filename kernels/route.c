@@ -45,6 +45,8 @@ INLINE rank take(rank best, f32 *value, G i32 *id, G f32 *w, u32 j) {
 
 __gpu_kernel void route_small(mx_k_mat logits, G i32 *ids, G f32 *weights, u32 n_expert, u32 k, u32 kind,
                               u32 normalize, f32 scale) {
+    let_next_start();
+    after_previous();
     const G f32 *x = row_of(logits, bx());
     f32 own[SMALL], all = 0;
     UNROLL for (u32 i = 0; i < SMALL; i++) {
@@ -73,6 +75,8 @@ __gpu_kernel void route_small(mx_k_mat logits, G i32 *ids, G f32 *weights, u32 n
 __gpu_kernel void route_large(mx_k_mat logits, G i32 *ids, G f32 *weights, u32 n_expert, u32 k, u32 kind,
                               u32 normalize, f32 scale) {
     SHARED f32 own[LARGE];
+    let_next_start();
+    after_previous();
     const G f32 *x = row_of(logits, bx());
     f32 all = 0;
     const u32 n_own = (n_expert + WAVE - 1) / WAVE;

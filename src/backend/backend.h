@@ -153,6 +153,9 @@ typedef struct { // a GPU, as `devices` shows it
 typedef enum {
     MX_PORT_TOKEN_LOG_PROB,
     MX_PORT_QQ_EXPERT_MATMUL,
+    MX_PORT_PRODUCT,
+    MX_PORT_DECODE_ATTENTION,
+    MX_PORT_TOP,
     MX_N_PORT,
 } mx_port_op;
 

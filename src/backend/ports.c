@@ -5,6 +5,9 @@ const char *mx_port_name(mx_port_op op) {
     switch (op) {
     case MX_PORT_TOKEN_LOG_PROB: return "token_log_prob";
     case MX_PORT_QQ_EXPERT_MATMUL: return "qq_expert_matmul";
+    case MX_PORT_PRODUCT: return "product";
+    case MX_PORT_DECODE_ATTENTION: return "decode_attention";
+    case MX_PORT_TOP: return "top";
     case MX_N_PORT: break;
     }
     return "unknown";

@@ -48,4 +48,38 @@ typedef struct {          // MX_PORT_QQ_EXPERT_MATMUL: y[i] = W[ids[i]] x[i / x_
     float *work; // [n_row / x_div, n_in]: x expanded, for the composition
 } mx_qq_expert_matmul;
 
+typedef struct
+{ // MX_PORT_PRODUCT: products of one x with what stands around them in a layer. Composed of rms_norm, matmul or
+    // expert_matmul, glu, expert_sum and add
+    const mx_matmul *mm; // n_mm products; glu: gate, then up, and the gate's y takes act(gate) * up
+    int n_mm;
+    mx_mat x;          // [n, n_in] f32; of experts with `weights` [n * k, n_in]
+    const float *norm; // [n_in]: x is RMS-normed with these weights on its way in; NULL: as it is
+    float eps;
+    bool glu;
+    mx_act act;
+    bool add;           // y += instead of y =; one product, y f32
+    const int32_t *ids; // [n, k] experts, every weight a stack, or NULL. Row i of x serves rows i * k .. of y
+    int k;
+    const float
+        *weights; // [n, k], with ids and add: y[i] += sum over j of weights[i, j] * W[ids[i, j]] x[i * k + j]
+} mx_product;
+
+typedef struct
+{ // MX_PORT_DECODE_ATTENTION: rope_append, then attention over the same cache, for one token a sequence
+    mx_rope_append rope;
+    mx_attention attention; // its q is rope's, which may be left as it was
+    const mx_batch *b;
+} mx_decode_attention;
+
+enum { MX_MAX_TOP = 256 };
+typedef struct {   // MX_PORT_TOP: the k largest of each row of logits
+    mx_mat logits; // [n, n_vocab] f32
+    int k;         // 1 .. MX_MAX_TOP, at most n_vocab
+    int32_t *ids;  // [n, k] by falling logit; a tie goes to the lower id
+    float *values; // [n, k] their logits
+    float *lse;    // [n] log of the sum of exp of the whole row; NaN if a logit of the row is not finite
+} mx_top;
+void mx_host_top(const mx_top *t); // the same in host memory: the composition, after a download
+
 #endif

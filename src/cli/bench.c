@@ -95,13 +95,18 @@ static const char *model_name(mx_arena *a, const char *ref, const char *dir) {
 
 /* ---- one test -------------------------------------------------------------------------------------------- */
 
-/* Feed n tokens from position `from` in chunks. */
+/* Feed n tokens from position `from` in chunks. As in greedy generation, the likeliest next token comes back; on a device with
+ * memory of its own the logits stay there. */
 static mx_status feed(bench *b, mx_engine *e, mx_seq *s, int from, int n, bool one_by_one, mx_err *err) {
     int chunk = one_by_one ? 1 : mx_engine_chunk(e);
     for (int at = 0; at < n; at += chunk) {
         int take = n - at < chunk ? n - at : chunk;
         mx_step_item item = {.seq = s, .ids = b->ids + from + at, .n = take};
+        int32_t id;
+        float logit;
+        mx_best best = {.k = 1, .ids = &id, .logits = &logit};
         if (one_by_one || at + take == n) item.n_rows = 1, item.logits = b->logits;
+        if (item.n_rows && !mx_engine_dev(e)->be->host_memory) item.best = &best;
         MX_TRY(mx_engine_step(e, &item, 1, err));
     }
     return MX_OK;

@@ -49,7 +49,8 @@ static void json(const mx_verify_result *r, const char *device, const char *port
     out_str(&s);
 }
 
-static int report(const cli *c, const mx_verify_result *r, const mx_dev *dev) { // dev: NULL where no model ran
+static int report(const cli *c, const mx_verify_result *r,
+                  const mx_dev *dev) { // dev: NULL where no model ran
     mx_str ports = {0};
     if (dev) mx_port_summary(dev, &ports);
     if (c->o.json)

@@ -57,12 +57,21 @@ const int32_t *mx_seq_ids(const mx_seq *s);                    // [len]: the tok
  * the window's blocks are still there; otherwise, and for recurrent layers, only n = 0 works: MX_UNSUPPORTED, caller recomputes. */
 mx_status mx_seq_truncate(mx_seq *s, int n, mx_err *err);
 
+enum { MX_MAX_BEST = 256 };
+typedef struct {   // the likeliest tokens behind a position
+    int k;         // 1 to 256, at most n_vocab
+    int32_t *ids;  // [k] by falling logit; a tie goes to the lower id
+    float *logits; // [k]
+    float lse;     // log of the sum of exp over the whole vocabulary
+} mx_best;
+
 typedef struct { // n tokens of one sequence in a step
     mx_seq *seq;
     const int32_t *ids;
     int n;
     int n_rows;    // logits wanted for the last n_rows of them (0 .. n)
     float *logits; // host [n_rows, n_vocab]
+    mx_best *best; // instead of logits, where n_rows is 1: the rest of the row stays on the device
 } mx_step_item;
 /* One pass for all items; the sum of n <= chunk. MX_ELIMIT if a sequence would pass ctx ("prompt of 129 tokens does not fit
  * the context of 128; ..."), with no item changed. MX_EINVAL for an id outside the vocabulary. On any other failure the sequences
@@ -72,5 +81,8 @@ mx_status mx_engine_step(mx_engine *e, const mx_step_item *items, int n_item, mx
 /* A whole prompt for one sequence, in chunks; logits of the last token into logits[n_vocab] (or NULL). cancel: stops between chunks. */
 mx_status mx_seq_prefill(mx_seq *s, const int32_t *ids, int n, float *logits, const volatile int *cancel,
                          mx_err *err);
+/* The same, with the likeliest tokens instead of the logits. */
+mx_status mx_seq_prefill_best(mx_seq *s, const int32_t *ids, int n, mx_best *best, const volatile int *cancel,
+                              mx_err *err);
 
 #endif

@@ -1,6 +1,7 @@
 /* generate.c - see generate.h. */
 #include "engine/generate.h"
 #include "engine/stop.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -14,7 +15,8 @@ typedef struct { // one call
     mx_sampler *sampler;
     mx_detok *detok; // NULL without a tokenizer
     mx_stop *stop;
-    float *logits;   // [n_vocab] of the next token
+    float *logits;   // [n_vocab] of the next token; NULL where `best` is enough
+    mx_best best;    // the likeliest next tokens, chosen on the device
     float *biased;   // [n_vocab] a copy for log-probabilities, or NULL
     mx_str raw;      // text of the last token
     mx_str text;     // and what of it is certain
@@ -54,6 +56,16 @@ static mx_status check_options(const mx_generate_options *o, int ctx, mx_err *er
     return MX_OK;
 }
 
+/* How many of the likeliest tokens are enough, so that the logits stay on the device; 0: all are needed, or are here anyway. */
+static int looks_at(const run *r) {
+    const mx_generate_options *o = r->opt;
+    int k = mx_sampler_looks_at(r->sampler);
+    if (!k || mx_engine_dev(r->e)->be->host_memory) return 0;
+    if (o->n_logprobs >= 0 && (o->ignore_eos || o->sampler.n_bias)) return 0; // of the biased distribution
+    if (k < o->n_logprobs) k = o->n_logprobs;
+    return k < r->info->n_vocab ? k : r->info->n_vocab;
+}
+
 static mx_status start(run *r, mx_err *err) {
     const mx_generate_options *o = r->opt;
     const mx_tokenizer *tok = mx_engine_tokenizer(r->e);
@@ -63,12 +75,21 @@ static mx_status start(run *r, mx_err *err) {
     if (o->ignore_eos) MX_TRY(mx_sampler_ban(r->sampler, r->info->eos, r->info->n_eos, err));
     MX_TRY(mx_stop_new(&r->stop, o->stop, o->n_stop, err));
     if (tok) MX_TRY(mx_detok_new(&r->detok, tok, !o->keep_special, err));
-    r->logits = malloc(n_vocab * sizeof *r->logits);
     if (o->n_logprobs >= 0) {
-        r->biased = malloc(n_vocab * sizeof *r->biased);
         r->top = malloc(((size_t)o->n_logprobs + 1) * sizeof *r->top);
+        if (!r->top) return mx_fail(err, MX_ENOMEM, "no memory for log-probabilities");
     }
-    if (!r->logits || (o->n_logprobs >= 0 && (!r->biased || !r->top)))
+    r->best.k = looks_at(r);
+    if (r->best.k) {
+        r->best.ids = malloc((size_t)r->best.k * sizeof *r->best.ids);
+        r->best.logits = malloc((size_t)r->best.k * sizeof *r->best.logits);
+        if (!r->best.ids || !r->best.logits)
+            return mx_fail(err, MX_ENOMEM, "no memory for the %d likeliest tokens", r->best.k);
+        return MX_OK;
+    }
+    r->logits = malloc(n_vocab * sizeof *r->logits);
+    if (o->n_logprobs >= 0) { r->biased = malloc(n_vocab * sizeof *r->biased); }
+    if (!r->logits || (o->n_logprobs >= 0 && !r->biased))
         return mx_fail(err, MX_ENOMEM, "no memory for the logits of %zu tokens", n_vocab);
     return MX_OK;
 }
@@ -79,6 +100,8 @@ static void finish(run *r) {
     mx_stop_free(r->stop);
     mx_str_free(&r->raw);
     mx_str_free(&r->text);
+    free(r->best.ids);
+    free(r->best.logits);
     free(r->logits);
     free(r->biased);
     free(r->top);
@@ -102,7 +125,8 @@ static mx_status settle_on(run *r, const int32_t *ids, int n, int *n_cached, mx_
         MX_TRY(mx_seq_truncate(r->seq, 0, err));
     }
     *n_cached = same;
-    return mx_seq_prefill(r->seq, ids + same, n - same, r->logits, r->opt->cancel, err);
+    return r->logits ? mx_seq_prefill(r->seq, ids + same, n - same, r->logits, r->opt->cancel, err)
+                     : mx_seq_prefill_best(r->seq, ids + same, n - same, &r->best, r->opt->cancel, err);
 }
 
 /* The first n_keep of ids and the last newer_half(). */
@@ -165,16 +189,33 @@ static mx_status pass_stop(run *r, mx_err *err) {
     return MX_OK;
 }
 
-static mx_status one_token(run *r, int32_t *id, mx_err *err) {
-    const mx_generate_options *o = r->opt;
-    mx_generate_stats *st = r->stats;
-    float logprob = 0;
+/* Draw from all logits. */
+static mx_status from_logits(run *r, int32_t *id, float *logprob, mx_err *err) {
     if (r->biased) {
         memcpy(r->biased, r->logits, (size_t)r->info->n_vocab * sizeof *r->biased);
         mx_sampler_apply_bias(r->sampler, r->biased);
     }
     MX_TRY(mx_sampler_sample(r->sampler, r->logits, id, err));
-    if (r->biased) mx_logprobs(r->biased, r->info->n_vocab, *id, &logprob, r->top, o->n_logprobs);
+    if (r->biased) mx_logprobs(r->biased, r->info->n_vocab, *id, logprob, r->top, r->opt->n_logprobs);
+    return MX_OK;
+}
+
+/* Draw from the likeliest. */
+static mx_status from_best(run *r, int32_t *id, float *logprob, mx_err *err) {
+    const mx_best *b = &r->best;
+    MX_TRY(mx_sampler_sample_best(r->sampler, b->ids, b->logits, b->k, id, err));
+    for (int i = 0; i < r->opt->n_logprobs; i++)
+        r->top[i] = i < b->k ? (mx_logprob){b->ids[i], b->logits[i] - b->lse} : (mx_logprob){-1, -INFINITY};
+    for (int i = 0; i < b->k; i++)
+        if (b->ids[i] == *id) *logprob = b->logits[i] - b->lse;
+    return MX_OK;
+}
+
+static mx_status one_token(run *r, int32_t *id, mx_err *err) {
+    const mx_generate_options *o = r->opt;
+    mx_generate_stats *st = r->stats;
+    float logprob = 0;
+    MX_TRY(r->logits ? from_logits(r, id, &logprob, err) : from_best(r, id, &logprob, err));
     mx_sampler_accept(r->sampler, *id, true);
     st->n_generated++;
     mx_str_clear(&r->raw);
@@ -196,6 +237,7 @@ static mx_status one_token(run *r, int32_t *id, mx_err *err) {
 static mx_status next_logits(run *r, int32_t id, mx_err *err) {
     if (mx_seq_len(r->seq) < mx_engine_ctx(r->e)) {
         mx_step_item it = {.seq = r->seq, .ids = &id, .n = 1, .n_rows = 1, .logits = r->logits};
+        if (!r->logits) it.best = &r->best;
         return mx_engine_step(r->e, &it, 1, err);
     }
     if (!r->opt->context_shift) {

@@ -15,7 +15,7 @@
 /* Walk through one step of n_seq sequences, of which the first has `longest` tokens and the others as many or, behind a long one, one. */
 static mx_status walk(mx_engine *t, int n_seq, int longest, int kv_len, mx_err *err) {
     enum { SHORT = 16 };
-    int rows[SHORT], n_tok = longest <= SHORT ? longest * n_seq : longest + n_seq - 1;
+    int n_tok = longest <= SHORT ? longest * n_seq : longest + n_seq - 1;
     if (n_tok > t->chunk || kv_len < longest) return MX_OK;
     int32_t *d = t->batch_buf.p;
     mx_batch b = {.n_tok = n_tok,
@@ -31,11 +31,17 @@ static mx_status walk(mx_engine *t, int n_seq, int longest, int kv_len, mx_err *
                   .kv_len = d + t->at_len,
                   .slot = d + t->at_slot};
     for (int g = 0; g < t->pool.n_group; g++) b.blocks[g] = d + t->at_blocks[g];
-    MX_TRY(mx_model_forward(t->model, t->cache, &b, err));
-    int n_row = n_seq < SHORT ? n_seq : SHORT;
-    if (n_row > mx_model_max_rows(t->model)) n_row = mx_model_max_rows(t->model);
-    for (int i = 0; i < n_row; i++) rows[i] = i;
-    return mx_model_logits(t->model, rows, n_row, t->staging, err);
+    return mx_model_forward(t->model, t->cache, &b, err);
+}
+
+/* The head for n rows of the last step. */
+static mx_status walk_head(mx_engine *t, int n, mx_err *err) {
+    if (n > mx_model_max_rows(t->model)) n = mx_model_max_rows(t->model);
+    for (int i = 0; i < n; i++) t->rows[i] = i;
+    MX_TRY(mx_model_logits(t->model, t->rows, n, t->staging, err));
+    int n_vocab = mx_model_get_info(t->model)->n_vocab;
+    mx_model_best best;
+    return mx_model_top(t->model, t->rows, n, MX_MAX_BEST < n_vocab ? MX_MAX_BEST : n_vocab, &best, err);
 }
 
 /* Steps of every kind: one token to a chunk, with one sequence to all, at lengths to the whole context. */
@@ -49,7 +55,8 @@ static mx_status walk_all(mx_engine *t, mx_err *err) {
             }
         MX_TRY(walk(t, n_seq, 16, t->ctx, err));
         MX_TRY(walk(t, n_seq, t->chunk - n_seq + 1 < t->ctx ? t->chunk - n_seq + 1 : t->ctx, t->ctx, err));
-        if (n_seq == t->n_seq) return MX_OK;
+        MX_TRY(walk_head(t, n_seq, err));
+        if (n_seq == t->n_seq) return walk_head(t, mx_model_max_rows(t->model), err);
     }
 }
 

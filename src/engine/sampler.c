@@ -40,6 +40,7 @@ struct mx_sampler {
     seen *seen;          // [n_vocab] when a penalty is on
     mx_cand *cand, *tmp; // [n_vocab]; pages that are never reached take no memory
 };
+enum { MOST_LOOKED_AT = 256 }; // candidates that a device chooses
 #define GENERATED 0x80000000u
 #define ID_MASK 0x7fffffffu
 
@@ -323,9 +324,34 @@ static void apply_dry(mx_sampler *s, float *logits) {
 
 /* ---- the chain ------------------------------------------------------------------------------------------ */
 
+/* How many candidates top-k leaves; 0: all. */
+static int first_k(const mx_sampler *s) {
+    int keep = s->opt.min_keep > 1 ? s->opt.min_keep : 1;
+    return s->opt.top_k <= 0 ? 0 : s->opt.top_k > keep ? s->opt.top_k : keep;
+}
+
+static mx_status all_banned(mx_err *err) {
+    return mx_fail(err, MX_EINTERNAL, "every token is banned: there is none to draw");
+}
+
+/* The chain behind top-k, over the n candidates in s->cand. */
+static mx_status draw(mx_sampler *s, int n, int32_t *id, mx_err *err) {
+    const mx_sampler_options *o = &s->opt;
+    int keep = o->min_keep > 1 ? o->min_keep : 1;
+    if (n == 0) return all_banned(err);
+    if (o->typical_p < 1) n = mx_keep_typical(s->cand, n, o->typical_p, keep, s->tmp);
+    if (o->top_p < 1) n = mx_keep_top_p(s->cand, n, o->top_p, keep, s->tmp);
+    if (o->min_p > 0) n = mx_keep_min_p(s->cand, n, o->min_p, keep, s->tmp);
+    if (o->xtc_probability > 0 && o->xtc_threshold <= 0.5f && n > 1 &&
+        mx_rng_uniform(&s->rng) < o->xtc_probability)
+        n = mx_keep_xtc(s->cand, n, o->xtc_threshold, keep);
+    *id = mx_cand_draw(s->cand, n, o->temperature, mx_rng_uniform(&s->rng));
+    return MX_OK;
+}
+
 mx_status mx_sampler_sample(mx_sampler *s, float *logits, int32_t *id, mx_err *err) {
     const mx_sampler_options *o = &s->opt;
-    int keep = o->min_keep > 1 ? o->min_keep : 1, n;
+    int k = first_k(s);
     if (s->no_memory) return mx_fail(err, MX_ENOMEM, "no memory for the tokens that penalties look back at");
     if (!mx_logits_ok(logits, s->n_vocab))
         return mx_fail(err, MX_EINTERNAL,
@@ -335,29 +361,44 @@ mx_status mx_sampler_sample(mx_sampler *s, float *logits, int32_t *id, mx_err *e
     if (s->dry) apply_dry(s, logits);
     if (!(o->temperature > 0)) {
         *id = mx_argmax(logits, s->n_vocab);
-        if (*id < 0) return mx_fail(err, MX_EINTERNAL, "every token is banned: there is none to draw");
-        return MX_OK;
+        return *id < 0 ? all_banned(err) : MX_OK;
     }
-    bool typical = o->typical_p < 1, top_p = o->top_p < 1;
     float lo = o->top_n_sigma > 0 ? mx_top_n_sigma(logits, s->n_vocab, o->top_n_sigma) : -FLT_MAX;
-    if (o->min_p > 0 && o->top_k <= 0 && !typical && !top_p && keep == 1) {
+    if (o->min_p > 0 && o->top_k <= 0 && !(o->typical_p < 1) && !(o->top_p < 1) && o->min_keep <= 1) {
         /* min-p alone needs no list of all candidates: its threshold is known from the largest logit. */
         int32_t best = mx_argmax(logits, s->n_vocab);
         float bar = best < 0 ? lo : (float)(logits[best] + log(o->min_p));
         if (bar > lo) lo = bar;
     }
-    n = mx_cand_gather(s->cand, logits, s->n_vocab, lo,
-                       o->top_k <= 0     ? 0
-                       : o->top_k > keep ? o->top_k
-                                         : keep);
-    if (n == 0) return mx_fail(err, MX_EINTERNAL, "every token is banned: there is none to draw");
-    if (typical) n = mx_keep_typical(s->cand, n, o->typical_p, keep, s->tmp);
-    if (top_p) n = mx_keep_top_p(s->cand, n, o->top_p, keep, s->tmp);
-    if (o->min_p > 0) n = mx_keep_min_p(s->cand, n, o->min_p, keep, s->tmp);
-    if (o->xtc_probability > 0 && o->xtc_threshold <= 0.5f && n > 1 &&
-        mx_rng_uniform(&s->rng) < o->xtc_probability)
-        n = mx_keep_xtc(s->cand, n, o->xtc_threshold, keep);
-    *id = mx_cand_draw(s->cand, n, o->temperature, mx_rng_uniform(&s->rng));
+    int n = mx_cand_gather(s->cand, logits, s->n_vocab, lo, k);
+    if (n > 0 && k > 0 && k <= MOST_LOOKED_AT) // by rank, as a device that chose them gives them
+        n = mx_keep_top_p(s->cand, n, 1, n, s->tmp);
+    return draw(s, n, id, err);
+}
+
+int mx_sampler_looks_at(const mx_sampler *s) {
+    const mx_sampler_options *o = &s->opt;
+    int k = o->temperature > 0 ? first_k(s) : 1;
+    if (s->penalize || s->dry || k == 0 || k > MOST_LOOKED_AT) return 0;
+    if (o->temperature > 0 && o->top_n_sigma > 0) return 0;
+    for (int i = 0; i < s->n_bias; i++)
+        if (s->bias[i].bias != -INFINITY) return 0;
+    k += s->n_bias;
+    if (k > s->n_vocab) k = s->n_vocab;
+    return k <= MOST_LOOKED_AT ? k : 0;
+}
+
+mx_status mx_sampler_sample_best(mx_sampler *s, const int32_t *ids, const float *logits, int n, int32_t *id,
+                                 mx_err *err) {
+    int m = 0, k = s->opt.temperature > 0 ? first_k(s) : 1;
+    for (int i = 0; i < n && m < k; i++) {
+        bool banned = false;
+        for (int j = 0; j < s->n_bias; j++) banned |= s->bias[j].id == ids[i];
+        if (!banned) s->cand[m++] = (mx_cand){logits[i], ids[i]};
+    }
+    if (m == 0) return all_banned(err);
+    if (s->opt.temperature > 0) return draw(s, m, id, err);
+    *id = s->cand[0].id;
     return MX_OK;
 }
 

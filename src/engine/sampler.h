@@ -51,6 +51,13 @@ void mx_sampler_reset(mx_sampler *s);   // forget accepted tokens, restart the s
 /* Draw from logits[n_vocab], which is changed. MX_EINTERNAL if a logit is NaN or +inf or all are -inf. */
 mx_status mx_sampler_sample(mx_sampler *s, float *logits, int32_t *id, mx_err *err);
 
+/* How many of the largest logits a draw looks at, where that is known before the logits are: 1 when greedy, top_k, and one more
+ * for each ban. 0: all of them (a bias, penalties, no top_k, more than 256). */
+int mx_sampler_looks_at(const mx_sampler *s);
+/* The same draw from these alone: ids and logits[n] by falling logit, n at least what mx_sampler_looks_at() says or n_vocab. */
+mx_status mx_sampler_sample_best(mx_sampler *s, const int32_t *ids, const float *logits, int n, int32_t *id,
+                                 mx_err *err);
+
 typedef struct {
     int32_t id;
     float logprob;

@@ -20,6 +20,11 @@ static mx_status check_item(const mx_engine *e, const mx_step_item *it, mx_err *
     if (it->n < 1 || it->n_rows < 0 || it->n_rows > it->n)
         return mx_fail(err, MX_EINVAL, "a step with %d tokens and %d rows of logits makes no sense", it->n,
                        it->n_rows);
+    if (it->best && (it->n_rows != 1 || it->best->k < 1 || it->best->k > MX_MAX_BEST ||
+                     it->best->k > n_vocab || !it->best->ids || !it->best->logits))
+        return mx_fail(err, MX_EINVAL,
+                       "the %d likeliest tokens behind %d rows; it must be 1 to %d of one row", it->best->k,
+                       it->n_rows, MX_MAX_BEST);
     if (it->n > e->ctx - s->len && s->len == 0)
         return mx_fail(err, MX_ELIMIT,
                        "prompt of %d tokens does not fit the context of %d; shorten it or raise --ctx-size",
@@ -105,7 +110,7 @@ static mx_status fetch_logits(mx_engine *e, const mx_step_item *items, int n_ite
     size_t n_vocab = (size_t)mx_model_get_info(e->model)->n_vocab;
     int max = mx_model_max_rows(e->model);
     for (int i = 0, token = 0; i < n_item;) {
-        int n = items[i].n, want = items[i].n_rows;
+        int n = items[i].n, want = items[i].best ? 0 : items[i].n_rows;
         if (want > 1) {
             for (int r = 0, k; r < want; r += k) {
                 k = want - r < max ? want - r : max;
@@ -119,7 +124,7 @@ static mx_status fetch_logits(mx_engine *e, const mx_step_item *items, int n_ite
         int k = 0, first = i, only = -1; // a run of items that want one row or none
         for (; i < n_item && items[i].n_rows <= 1 && k < max; i++) {
             token += items[i].n;
-            if (items[i].n_rows == 0) continue;
+            if (items[i].n_rows == 0 || items[i].best) continue;
             e->rows[k++] = token - 1;
             only = i;
         }
@@ -128,8 +133,33 @@ static mx_status fetch_logits(mx_engine *e, const mx_step_item *items, int n_ite
         MX_TRY(mx_model_logits(e->model, e->rows, k, to, err));
         if (k == 1) continue;
         for (int j = first, r = 0; j < i; j++)
-            if (items[j].n_rows)
+            if (items[j].n_rows && !items[j].best)
                 memcpy(items[j].logits, e->staging + (size_t)r++ * n_vocab, n_vocab * sizeof(float));
+    }
+    return MX_OK;
+}
+
+/* The likeliest tokens of the items that want these, as many items at once as the model has rows. */
+static mx_status fetch_best(mx_engine *e, const mx_step_item *items, int n_item, mx_err *err) {
+    int max = mx_model_max_rows(e->model);
+    for (int i = 0, token = 0; i < n_item;) {
+        int n = 0, k = 0, first = i;
+        for (; i < n_item && n < max; i++) {
+            token += items[i].n;
+            if (!items[i].best) continue;
+            e->rows[n++] = token - 1;
+            if (items[i].best->k > k) k = items[i].best->k;
+        }
+        if (n == 0) break;
+        mx_model_best b;
+        MX_TRY(mx_model_top(e->model, e->rows, n, k, &b, err));
+        for (int j = first, r = 0; j < i; j++) {
+            mx_best *to = items[j].best;
+            if (!to) continue;
+            memcpy(to->ids, b.ids + (size_t)r * (size_t)k, (size_t)to->k * sizeof *to->ids);
+            memcpy(to->logits, b.values + (size_t)r * (size_t)k, (size_t)to->k * sizeof *to->logits);
+            to->lse = b.lse[r++];
+        }
     }
     return MX_OK;
 }
@@ -146,6 +176,7 @@ static mx_status run(mx_engine *e, const mx_step_item *items, int n_item, mx_err
         if (items[i].seq->len == 0) MX_TRY(mx_cache_clear_slot(e->cache, items[i].seq->slot, err));
     MX_TRY(fill_batch(e, items, n_item, &b, err));
     MX_TRY(mx_model_forward(e->model, e->cache, &b, err));
+    MX_TRY(fetch_best(e, items, n_item, err));
     return fetch_logits(e, items, n_item, err);
 }
 
@@ -166,8 +197,8 @@ mx_status mx_engine_step(mx_engine *e, const mx_step_item *items, int n_item, mx
     return st;
 }
 
-mx_status mx_seq_prefill(mx_seq *s, const int32_t *ids, int n, float *logits, const volatile int *cancel,
-                         mx_err *err) {
+static mx_status prefill(mx_seq *s, const int32_t *ids, int n, float *logits, mx_best *best,
+                         const volatile int *cancel, mx_err *err) {
     const mx_engine *e = s->e;
     if (n < 1) return mx_fail(err, MX_EINVAL, "the prompt is empty: there is nothing to continue");
     if (n > e->ctx - s->len)
@@ -178,10 +209,20 @@ mx_status mx_seq_prefill(mx_seq *s, const int32_t *ids, int n, float *logits, co
         if (cancel && *cancel) return mx_fail(err, MX_ECANCELLED, "stopped while reading the prompt");
         int k = n - at < e->chunk ? n - at : e->chunk;
         bool last = at + k == n;
-        mx_step_item it = {
-            .seq = s, .ids = ids + at, .n = k, .n_rows = last && logits != NULL, .logits = logits};
+        mx_step_item it = {.seq = s, .ids = ids + at, .n = k};
+        if (last) it.n_rows = logits || best, it.logits = logits, it.best = best;
         MX_TRY(mx_engine_step(s->e, &it, 1, err));
         at += k;
     }
     return MX_OK;
+}
+
+mx_status mx_seq_prefill(mx_seq *s, const int32_t *ids, int n, float *logits, const volatile int *cancel,
+                         mx_err *err) {
+    return prefill(s, ids, n, logits, NULL, cancel, err);
+}
+
+mx_status mx_seq_prefill_best(mx_seq *s, const int32_t *ids, int n, mx_best *best, const volatile int *cancel,
+                              mx_err *err) {
+    return prefill(s, ids, n, NULL, best, cancel, err);
 }

@@ -99,4 +99,13 @@ mx_status mx_model_forward(mx_model *m, mx_cache *c, const mx_batch *b, mx_err *
  * MX_EINTERNAL if a value is not finite (nothing is ever sampled from NaN). Waits. */
 mx_status mx_model_logits(mx_model *m, const int *rows, int n, float *out, mx_err *err);
 
+/* The same logits, of which only the k largest of each row (1 <= k <= 256 and n_vocab) leave the device, with the logarithm of the
+ * row's sum of exponentials. What out points to is valid until the next call. */
+typedef struct {
+    const int32_t *ids;  // [n, k] by falling logit; a tie goes to the lower id
+    const float *values; // [n, k]
+    const float *lse;    // [n]
+} mx_model_best;
+mx_status mx_model_top(mx_model *m, const int *rows, int n, int k, mx_model_best *out, mx_err *err);
+
 #endif

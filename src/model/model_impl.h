@@ -27,6 +27,8 @@ typedef struct {
     // logits
     mx_mat rows, rows_h, logits; // [max_rows, ...]
     int32_t *row_ids;
+    float *top;      // device [max_rows * (2 k + 1)], k = 256 at most: lse, ids, logits of the best
+    float *top_host; // the copy of it; in the model's arena
 } mx_scratch;
 
 typedef struct {

@@ -1,6 +1,7 @@
 /* grid_attention.c - rope with the append to a paged cache, and attention over it: the device against the scalar twin, for
  * decode, prefill and both in one batch, at up to 32,769 keys. */
 #include "grid.h"
+#include "backend/ops_fused.h"
 
 typedef struct {
     int n_head, n_kv, hd, block, window;
@@ -34,6 +35,7 @@ static const layer layers[] = {
     {32, 8, 128, 32, 0, 0, false, MX_BF16, 128, false, true},
     {16, 2, 256, 32, 0, 0, false, MX_BF16, 64, false, true},
     {64, 8, 64, 32, 128, 0, true, MX_BF16, 64, false, false},
+    {24, 2, 128, 32, 0, 0, true, MX_F16, 128, true, true},
 };
 
 /* Past a split of 256 keys, a tile of 16, 32, 64 and 128 rows; decode, prefill, both. */
@@ -127,6 +129,7 @@ static void free_world(world *w) {
 
 typedef struct {
     float *q, *out, *k, *v, *cos_sin;
+    bool by_port;
 } outcome;
 
 static float *pool_values(mx_dev *d, const void *p, const layer *l, size_t bytes) {
@@ -138,7 +141,8 @@ static float *pool_values(mx_dev *d, const void *p, const layer *l, size_t bytes
     return f;
 }
 
-static outcome run_on(mx_dev *d, const layer *l, const world *w) {
+/* fused: in one launch where the device has a port for it. */
+static outcome run_on(mx_dev *d, const layer *l, const world *w, bool fused) {
     mx_err err;
     mx_batch b = w->b;
     const size_t n = (size_t)b.n_tok;
@@ -168,23 +172,55 @@ static outcome run_on(mx_dev *d, const layer *l, const world *w) {
     if (l->norm)
         r.q_norm = grid_put(d, w->q_norm, (size_t)l->hd * 4),
         r.k_norm = grid_put(d, w->k_norm, (size_t)l->hd * 4);
-    CHECK_OK(mx_op_rope_append(d, &r, &b, &err), &err);
     mx_attention a = {
         .q = r.q, .out = grid_mat(d, &w->out), .n_head = l->n_head, .n_kv = l->n_kv, .hd = l->hd, .kv = kv};
     a.scale = 1 / sqrtf((float)l->hd), a.softcap = l->softcap, a.window = l->window;
     if (l->sinks) a.sinks = grid_put(d, w->sinks, (size_t)l->n_head * 4);
-    CHECK_OK(mx_op_attention(d, &a, &b, &err), &err);
-    return (outcome){.q = grid_values(d, &r.q),
+    const mx_decode_attention both = {.rope = r, .attention = a, .b = &b};
+    const mx_status st = fused ? mx_op_decode_attention(d, &both, &err) : MX_UNSUPPORTED;
+    if (st == MX_UNSUPPORTED) {
+        CHECK_OK(mx_op_rope_append(d, &r, &b, &err), &err);
+        CHECK_OK(mx_op_attention(d, &a, &b, &err), &err);
+    } else {
+        CHECK_OK(st, &err);
+    }
+    return (outcome){.by_port = st == MX_OK,
+                     .q = grid_values(d, &r.q),
                      .out = grid_values(d, &a.out),
                      .k = pool_values(d, kv.k, l, w->pool_bytes),
                      .v = pool_values(d, kv.v, l, w->pool_bytes),
                      .cos_sin = grid_get(d, cs, (l->n_rot ? n * (size_t)l->n_rot : 1) * 4)};
 }
 
+static void free_outcome(outcome *o) { free(o->q), free(o->out), free(o->k), free(o->v), free(o->cos_sin); }
+
+static int n_by_port;
+
+/* Rotation, append and attention of one token a sequence in one launch, if the device has a port for that. */
+static void compare_fused(const layer *l, const world *w, const outcome *want, const char *what) {
+    outcome got = run_on(grid_dev(), l, w, true);
+    const size_t n_out = (size_t)w->b.n_tok * (size_t)w->out.cols,
+                 cells = w->pool_bytes / mx_dtype_size(l->kv);
+    if (!got.by_port) {
+        free_outcome(&got);
+        return;
+    }
+    n_by_port++;
+    float *copy[3] = {need(malloc(n_out * 4)), need(malloc(cells * 4)), need(malloc(cells * 4))};
+    memcpy(copy[0], want->out, n_out * 4);
+    memcpy(copy[1], want->k, cells * 4), memcpy(copy[2], want->v, cells * 4);
+    grid_close("decode attention", l->kv == MX_F16 ? 6e-4 : BOUND_ATTN, got.out, copy[0], n_out, "%s", what);
+    grid_close("decode attention: keys", l->kv == MX_F16 ? BOUND_F16 : BOUND_BF16, got.k, copy[1], cells,
+               "%s", what);
+    grid_close("decode attention: values", BOUND_SAME, got.v, copy[2], cells, "%s", what);
+    free(got.q), free(got.cos_sin);
+}
+
 /* One batch on both. Rows of more than one token may take matrix units, which round to 16 bits. */
 static void compare(const layer *l, const plan *p, const char *what) {
     world w = make_world(l, p);
-    outcome got = run_on(grid_dev(), l, &w), want = run_on(grid_twin(), l, &w);
+    outcome got = run_on(grid_dev(), l, &w, false), want = run_on(grid_twin(), l, &w, false);
+    compare_fused(l, &w, &want, what);
     const size_t n = (size_t)w.b.n_tok, cells = w.pool_bytes / mx_dtype_size(l->kv);
     const double stored = l->kv == MX_F32 ? BOUND_F32 : l->kv == MX_F16 ? BOUND_F16 : BOUND_BF16;
     if (l->n_rot) {
@@ -218,12 +254,15 @@ TEST(attention_of_every_layer)
             snprintf(what, sizeof what, "layer %zu, plan %zu", i, p);
             compare(&layers[i], &plans[p], what);
         }
+    fprintf(stderr, "# decode attention: %d batches by a port\n", n_by_port);
 }
 
 TEST(long_contexts)
 {
     static const layer ls[] = {{4, 2, 64, 32, 0, 0, false, MX_BF16, 64, false, true},
-                               {6, 2, 32, 64, 0, 0, true, MX_F16, 32, false, false}};
+                               {6, 2, 32, 64, 0, 0, true, MX_F16, 32, false, false},
+                               {16, 2, 128, 32, 0, 0, true, MX_F16, 128, false, true},
+                               {24, 2, 64, 32, 5000, 30, false, MX_BF16, 64, false, true}};
     static const int lengths[] = {4097, 16385, 32769};
     for (size_t i = 0; i < countof(ls); i++)
         for (size_t n = 0; n < countof(lengths); n++) {
@@ -243,7 +282,7 @@ TEST(large_scores)
         const plan p = {1, {n}, {300}};
         world w = make_world(&l, &p);
         for (int i = 0; i < w.q.rows * w.q.cols; i++) ((float *)w.q.p)[i] *= 60;
-        outcome got = run_on(grid_dev(), &l, &w), want = run_on(grid_twin(), &l, &w);
+        outcome got = run_on(grid_dev(), &l, &w, false), want = run_on(grid_twin(), &l, &w, false);
         // With one key winning, its score's rounding to bf16 inputs (2^-9 of hundreds) decides among close ones.
         grid_close("large scores", n == 1 ? 1e-3 : 0.3, got.out, want.out, (size_t)(n * w.out.cols),
                    "%d tokens", n);
@@ -261,7 +300,7 @@ TEST(nan_is_not_hidden)
     const plan p = {2, {30, 1}, {10, 5}};
     world w = make_world(&l, &p);
     for (int c = 0; c < 64; c++) ((float *)w.k.p)[20 * w.k.ld + c] = NAN; // token 20 of the first sequence
-    outcome got = run_on(grid_dev(), &l, &w);
+    outcome got = run_on(grid_dev(), &l, &w, false);
     for (int t = 0; t < 31; t++)
         CHECK(isnan(got.out[t * 128]) == (t >= 20 && t < 30), "token %d: %g", t, (double)got.out[t * 128]);
     free(got.q), free(got.out), free(got.k), free(got.v), free(got.cos_sin);

@@ -265,6 +265,53 @@ TEST(prefill_goes_in_chunks)
     }
 }
 
+/* The likeliest tokens, chosen on the device, are those of the logits; beside rows of logits in the same step too. */
+TEST(the_likeliest_are_those_of_the_logits)
+{
+    enum { N = 40, K = 7 };
+    for (size_t m = 0; m < countof(models); m++) {
+        mx_engine *e = open_engine(models[m], 3, 64, 128);
+        const int v = vocab(e);
+        float *want = malloc((size_t)v * sizeof *want), *beside = malloc(2 * (size_t)v * sizeof *beside);
+        float values[K];
+        int32_t ids[N], top[K], one;
+        float one_value;
+        mx_best best = {.k = K, .ids = top, .logits = values},
+                greedy = {.k = 1, .ids = &one, .logits = &one_value};
+        mx_seq *s[3], *alone;
+        fill_ids(ids, N, 9);
+        CHECK_OK(mx_seq_new(&alone, e, &err), &err);
+        CHECK_OK(mx_seq_prefill(alone, ids, N, want, NULL, &err), &err);
+        mx_seq_free(alone);
+        for (int i = 0; i < 3; i++) CHECK_OK(mx_seq_new(&s[i], e, &err), &err);
+        const mx_step_item items[] = {{.seq = s[0], .ids = ids, .n = 20},
+                                      {.seq = s[1], .ids = ids, .n = 5, .n_rows = 2, .logits = beside},
+                                      {.seq = s[2], .ids = ids, .n = 20, .n_rows = 1, .best = &greedy}};
+        CHECK_OK(mx_engine_step(e, items, 3, &err), &err);
+        const mx_step_item rest = {.seq = s[0], .ids = ids + 20, .n = 20, .n_rows = 1, .best = &best};
+        CHECK_OK(mx_engine_step(e, &rest, 1, &err), &err);
+        double sum = 0;
+        for (int i = 0; i < v; i++) sum += exp((double)want[i] - (double)values[0]);
+        CHECK(fabs(best.lse - (values[0] + log(sum))) < 1e-5, "%s: %g", models[m], (double)best.lse);
+        for (int j = 0; j < K; j++) {
+            CHECK(values[j] == want[top[j]], "%s: candidate %d", models[m], j);
+            int before = 0;
+            for (int i = 0; i < v; i++) before += want[i] > values[j] || (want[i] == values[j] && i < top[j]);
+            CHECK(before == j, "%s: candidate %d has rank %d", models[m], j, before);
+        }
+        CHECK_OK(mx_seq_truncate(s[2], 0, &err), &err);
+        CHECK_OK(mx_seq_prefill_best(s[2], ids, N, &greedy, NULL, &err), &err);
+        CHECK(one == top[0] && one_value == values[0], "%s: %d, not %d", models[m], one, top[0]);
+        mx_step_item wrong = {.seq = s[2], .ids = ids, .n = 2, .n_rows = 2, .best = &best};
+        CHECK_FAILS(mx_engine_step(e, &wrong, 1, &err), MX_EINVAL, &err, "of one row");
+        best.k = 257, wrong.n_rows = 1;
+        CHECK_FAILS(mx_engine_step(e, &wrong, 1, &err), MX_EINVAL, &err, "the 257 likeliest");
+        for (int i = 0; i < 3; i++) mx_seq_free(s[i]);
+        free(want), free(beside);
+        mx_engine_free(e);
+    }
+}
+
 /* Four prompts of very different length, each joining when the one before it is through its first chunk, prefill and
  * decode mixed in every step: each sequence sees what it would see alone. */
 TEST(kvc_03_neighbours_do_not_matter)

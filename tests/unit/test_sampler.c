@@ -547,3 +547,79 @@ TEST(dry_breakers_end_a_repetition)
     CHECK(dry_loss(t, "12345:x12345", colon, "\n") > 1);
     mx_tokenizer_free(t);
 }
+
+/* ---- candidates that a device has chosen -------------------------------------------------------------------- */
+
+static void device_top(const float *logits, int n, int k, int32_t *ids, float *values) { // slow and obvious
+    bool *taken = calloc((size_t)n, sizeof *taken);
+    for (int j = 0; j < k; j++) {
+        int best = -1;
+        for (int i = 0; i < n; i++)
+            if (!taken[i] && (best < 0 || logits[i] > logits[best])) best = i;
+        taken[best] = true, ids[j] = best, values[j] = logits[best];
+    }
+    free(taken);
+}
+
+/* The same seed draws the same tokens, whether the chain sees all logits or only those that it looks at. */
+TEST(the_likeliest_are_enough)
+{
+    enum { N = 500 };
+    const mx_logit_bias bans[] = {{7, -INFINITY}, {N - 1, -INFINITY}, {3, -INFINITY}};
+    mx_sampler_options o[8];
+    for (size_t i = 0; i < countof(o); i++) o[i] = mx_sampler_defaults(), o[i].seed = 11;
+    o[1].temperature = 0.7f, o[1].top_k = 20;
+    o[2].temperature = 1.3f, o[2].top_k = 40, o[2].top_p = 0.8f;
+    o[3].temperature = 1, o[3].top_k = 256, o[3].min_p = 0.05f;
+    o[4].temperature = 1, o[4].top_k = 5, o[4].typical_p = 0.9f, o[4].min_keep = 9;
+    o[5].temperature = 1, o[5].top_k = 30, o[5].xtc_probability = 0.5f, o[5].xtc_threshold = 0.05f;
+    o[6].n_bias = 3, o[6].bias = bans;
+    o[7].temperature = 1, o[7].top_k = 10, o[7].n_bias = 3, o[7].bias = bans;
+    static const int want_k[] = {1, 20, 40, 256, 9, 30, 4, 13};
+    uint64_t r = 5;
+    for (size_t i = 0; i < countof(o); i++) {
+        mx_sampler *all = make(&o[i], N), *few = make(&o[i], N);
+        const int k = mx_sampler_looks_at(few);
+        CHECK(k == want_k[i], "case %zu: %d", i, k);
+        for (int step = 0; step < 200; step++) {
+            float logits[N], values[N];
+            int32_t ids[N], a, b;
+            for (int j = 0; j < N; j++) // ties too
+                logits[j] = floorf((float)mx_test_normal(&r) * 16) / (step % 2 ? 8 : 2);
+            logits[7] += step % 3 ? 100 : 0;
+            device_top(logits, N, k, ids, values);
+            CHECK_OK(mx_sampler_sample(all, logits, &a, &err), &err);
+            CHECK_OK(mx_sampler_sample_best(few, ids, values, k, &b, &err), &err);
+            CHECK(a == b, "case %zu, step %d: %d, not %d", i, step, b, a);
+        }
+        mx_sampler_free(all), mx_sampler_free(few);
+    }
+}
+
+TEST(what_needs_all_logits_says_so)
+{
+    const mx_logit_bias bias = {3, 1.5f};
+    mx_sampler_options o[7];
+    for (size_t i = 0; i < countof(o); i++) o[i] = mx_sampler_defaults();
+    o[0].temperature = 1;
+    o[1].temperature = 1, o[1].top_k = 257;
+    o[2].n_bias = 1, o[2].bias = &bias;
+    o[3].repeat_penalty = 1.1f;
+    o[4].dry_multiplier = 1;
+    o[5].temperature = 1, o[5].top_k = 20, o[5].top_n_sigma = 1;
+    o[6].temperature = 1, o[6].top_k = 2, o[6].min_keep = 300;
+    for (size_t i = 0; i < countof(o); i++) {
+        mx_sampler *s = make(&o[i], 1000);
+        CHECK(mx_sampler_looks_at(s) == 0, "case %zu", i);
+        mx_sampler_free(s);
+    }
+    mx_sampler_options all_banned = mx_sampler_defaults();
+    const mx_logit_bias bans[] = {{0, -INFINITY}, {1, -INFINITY}};
+    all_banned.n_bias = 2, all_banned.bias = bans;
+    mx_sampler *s = make(&all_banned, 2);
+    int32_t id;
+    CHECK(mx_sampler_looks_at(s) == 2);
+    CHECK_FAILS(mx_sampler_sample_best(s, (int32_t[]){0, 1}, (float[]){2, 1}, 2, &id, &err), MX_EINTERNAL,
+                &err, "every token is banned");
+    mx_sampler_free(s);
+}

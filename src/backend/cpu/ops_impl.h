@@ -51,4 +51,7 @@ mx_status mx_cpu_dequantize(mx_dev *dev, const mx_mat *y, const mx_qmat *w, mx_e
 mx_status mx_cpu_pick(mx_dev *dev, float *out, const mx_mat *x, const int32_t *ids, const float *less,
                       mx_err *err);
 
+/* Ports: args as ports.h names them. */
+mx_status mx_cpu_top(mx_dev *dev, const void *args, mx_err *err);
+
 #endif

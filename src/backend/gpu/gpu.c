@@ -121,9 +121,9 @@ mx_status mx_gpu_note(mx_gpu_dev *d, mx_status st, mx_err *err) {
 
 /* Files whose kernels all call let_next_start() and after_previous(). */
 static bool knows_overlap(const char *file) {
-    static const char *const files[] = {"attention", "elementwise", "embed",        "glu_one",
-                                        "matvec",    "matvec_one",  "matvec_dense", "norm",
-                                        "recurrent", "rope",        "route",        "top"};
+    static const char *const files[] = {"attention", "decode",     "elementwise",  "embed", "glu_one",
+                                        "matvec",    "matvec_one", "matvec_dense", "norm",  "recurrent",
+                                        "rope",      "route",      "top"};
     for (size_t i = 0; i < countof(files); i++)
         if (!strcmp(files[i], file)) return true;
     return !strncmp(file, "matmul_wide", 11) || !strcmp(file, "prefill_wide");

@@ -107,6 +107,7 @@ mx_status mx_gpu_wait(mx_dev *dev, mx_err *err);
 const char *mx_gpu_kind(const mx_qmat *w);
 mx_k_weights mx_gpu_weights(const mx_qmat *w);
 mx_k_mat mx_gpu_mat(const mx_mat *m);
+mx_k_rope_append mx_gpu_rope(const mx_rope_append *a);
 mx_k_batch mx_gpu_batch(const mx_batch *b, int group);
 uint32_t mx_gpu_kv_type(mx_dtype t);
 static inline uint32_t mx_div_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
@@ -115,6 +116,8 @@ static inline uint32_t mx_log2_up(uint32_t n) { return n <= 1 ? 0 : 32 - (uint32
 /* Ports. takes: MX_UNSUPPORTED with a sentence where the shapes are not for the kernel. */
 mx_status mx_gpu_takes_top(const mx_dev *dev, const void *args, mx_err *err);
 mx_status mx_gpu_top(mx_dev *dev, const void *args, mx_err *err);
+mx_status mx_gpu_takes_decode_attention(const mx_dev *dev, const void *args, mx_err *err);
+mx_status mx_gpu_decode_attention(mx_dev *dev, const void *args, mx_err *err);
 mx_status mx_gpu_takes_product(const mx_dev *dev, const void *args, mx_err *err);
 mx_status mx_gpu_product(mx_dev *dev, const void *args, mx_err *err);
 

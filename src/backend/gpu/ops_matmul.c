@@ -1,5 +1,6 @@
 /* ops_matmul.c - plans matrix products: kernels by weight format and number of rows, several products of one x in a launch. */
 #include "backend/gpu/gpu.h"
+#include "backend/ports.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -90,45 +91,101 @@ typedef struct {
     float eps;
     bool glu; // y = act(product 0) * product 1, not for odd plans
     mx_act act;
+    int n_sum; // not 0: row i of y is the sum of this many experts, each times its weight
+    const float *sum_weights;
 } around;
 
-/* Up to 8 rows of x: each weight is read once for all of them. */
-static mx_status few_rows(mx_gpu_dev *d, const mx_k_out *o, int n_out, const mx_mat *x, int row, int n,
-                          plan p, around e, const int32_t *ids, uint32_t grid_y, uint32_t grid_z, bool x_by_z,
-                          mx_err *err) {
+typedef struct
+{ // experts: which matrix each row takes, and how rows are spread over the grid; ids NULL: none
+    const int32_t *ids;
+    uint32_t grid_y, grid_z;
+    bool x_by_z;
+} expert_rows;
+
+enum { ONE_VALUES = 16384 }; // of x in a block's shared memory: kernels/matvec_one.h
+
+static bool is_nvidia(const mx_gpu_dev *d) { return !strncmp(d->arch, "sm_", 3); }
+
+/* Values of n_in that a wave of matvec_one takes at a step. */
+static int one_step(const mx_gpu_dev *d, const mx_qmat *w, bool glu) {
+    if (is_nvidia(d)) return w->kind == MX_QUANT_NONE ? 128 : 256;
+    return w->kind == MX_QUANT_NONE ? 32
+           : w->bits <= 4           ? (glu ? 64 : 128)
+           : w->bits <= 8           ? (glu ? 32 : 64)
+                                    : 32;
+}
+
+/* Waves of a block for `steps` of work a tile, of which all tiles make their way through a device that holds `most` waves a
+ * compute unit at a time: what ends first, with half a step for what a tile costs besides. */
+static uint32_t waves_of(const mx_gpu_dev *d, uint32_t most, uint32_t steps, uint32_t tiles,
+                         uint32_t *blocks) {
+    const uint32_t units = (uint32_t)d->info.compute_units;
+    uint32_t best = 0, least = UINT32_MAX;
+    for (uint32_t w = most; w >= 4; w--) {
+        const uint32_t slots = units * (most / w),
+                       cost = mx_div_up(tiles, slots) * (2 * mx_div_up(steps, w) + 1);
+        if (cost >= least) continue;
+        least = cost, best = w;
+        *blocks = slots;
+    }
+    return best;
+}
+
+/* One row of x, or of experts one at a time. */
+static mx_status one_row(mx_gpu_dev *d, mx_k_matvec *a, int n_out, const mx_qmat *w, const char *kind,
+                         around e, expert_rows r, mx_err *err) {
+    static const char *const types[] = {"_f32", "_f16", ""};
     char name[48];
-    bool eight = n > 2;
+    const uint32_t step = (uint32_t)one_step(d, w, e.glu), one = mx_div_up((uint32_t)w->n_in, step);
+    const uint32_t steps = e.n_sum                   ? one * (uint32_t)e.n_sum
+                           : one > ONE_VALUES / step ? ONE_VALUES / step
+                                                     : one;
+    a->n_tile = set_tiles(a->out, e.glu ? 1 : n_out, is_nvidia(d) ? 8 : 16);
+    snprintf(name, sizeof name, "%s_%s%s", e.glu ? "glu" : "matvec", kind,
+             w->kind == MX_QUANT_AFFINE ? types[a->out[0].w.scale_type] : "");
+    const char *file = e.glu ? "glu_one" : "matvec_one";
+    uint32_t most = 0, blocks = 0;
+    MX_TRY(mx_gpu_most_threads(d, file, name, &most, err));
+    most = most / 32 < 16 ? most / 32 : 16;
+    const uint32_t rows = r.grid_y * r.grid_z, waves = waves_of(d, most, steps, a->n_tile * rows, &blocks);
+    blocks = mx_div_up(blocks, rows);
+    return LAUNCH(d, file, name, blocks < a->n_tile ? blocks : a->n_tile, r.grid_y, r.grid_z, 32 * waves, a);
+}
+
+/* Up to 8 rows of x: each weight is read once for all of them. Rows `row` to row + n of x, of experts all. */
+static mx_status few_rows(mx_gpu_dev *d, const mx_k_out *o, int n_out, const mx_qmat *w, const mx_mat *x,
+                          int row, int n, plan p, around e, expert_rows r, mx_err *err) {
+    char name[48];
     mx_k_matvec a = {.x = (const float *)x->p + (size_t)row * (size_t)x->ld,
                      .x_ld = (uint64_t)x->ld,
-                     .ids = ids,
+                     .ids = r.ids,
                      .n = (uint32_t)n,
-                     .x_by_z = x_by_z,
+                     .x_by_z = r.x_by_z,
                      .act = e.act,
                      .norm = e.norm,
                      .eps = e.eps,
-                     .inv_n = 1.0f / (float)o->w.n_in};
+                     .inv_n = 1.0f / (float)o->w.n_in,
+                     .n_sum = (uint32_t)e.n_sum,
+                     .sum_weights = e.sum_weights};
     memcpy(a.out, o, (size_t)n_out * sizeof *o);
-    for (int i = 0; i < n_out && !ids; i++) {
+    for (int i = 0; i < n_out && !r.ids; i++) {
         a.out[i].y += (size_t)row * a.out[i].y_ld;
         if (a.out[i].add) a.out[i].add += (size_t)row * a.out[i].add_ld;
     }
-    uint32_t tile = p.odd ? 1 : p.plain ? 2 : eight ? 32 : 16, threads = 256;
-    if (e.glu) tile = p.plain ? 1 : 16;
-    a.n_tile = set_tiles(a.out, e.glu ? 1 : n_out, tile);
-    if (e.glu)
-        snprintf(name, sizeof name, "glu%s_%s%s", eight ? "8" : "", p.kind, p.suffix);
-    else if (p.odd)
-        snprintf(name, sizeof name, "matvec_any_%s", p.kind);
-    else
-        snprintf(name, sizeof name, "matvec%s_%s%s", eight ? "8" : "", p.kind, p.suffix);
-    uint32_t blocks = a.n_tile;
+    if (!r.ids) r.grid_y = r.grid_z = 1;
+    if (n == 1 && !p.plain) return one_row(d, &a, n_out, w, p.kind, e, r, err);
     if (p.plain) {
-        blocks = mx_div_up(a.n_tile, threads / 32);
-    } else {
-        uint32_t waves = mx_div_up(a.out[0].w.n_in, 128);
-        threads = 32 * (waves > 8 ? 8 : waves);
+        a.n_tile = set_tiles(a.out, e.glu ? 1 : n_out, p.odd || e.glu ? 1 : 2);
+        if (p.odd)
+            snprintf(name, sizeof name, "matvec_any_%s", p.kind);
+        else
+            snprintf(name, sizeof name, "%s%s_%s", e.glu ? "glu" : "matvec", n > 2 ? "8" : "", p.kind);
+        return LAUNCH(d, "matvec_dense", name, mx_div_up(a.n_tile, 8), r.grid_y, r.grid_z, 256, &a);
     }
-    return LAUNCH(d, p.plain ? "matvec_dense" : "matvec", name, blocks, grid_y, grid_z, threads, &a);
+    const uint32_t waves = mx_div_up(a.out[0].w.n_in, 128);
+    a.n_tile = set_tiles(a.out, e.glu ? 1 : n_out, e.glu ? 16 : 32);
+    snprintf(name, sizeof name, "%s8_%s%s", e.glu ? "glu" : "matvec", p.kind, p.suffix);
+    return LAUNCH(d, "matvec", name, a.n_tile, 1, 1, 32 * (waves > 8 ? 8 : waves), &a);
 }
 
 /* The size of tile that fills the device: rows of x, columns of y, threads. */
@@ -248,7 +305,7 @@ mx_status mx_gpu_matmul(mx_dev *dev, const mx_matmul *mm, int n_mm, const mx_mat
         }
         for (int row = 0; row < x->rows; row += FEW) {
             int rows = x->rows - row < FEW ? x->rows - row : FEW;
-            MX_TRY(few_rows(d, o, n, x, row, rows, p, (around){0}, NULL, 1, 1, false, err));
+            MX_TRY(few_rows(d, o, n, mm[i].w, x, row, rows, p, (around){0}, (expert_rows){0}, err));
         }
     }
     return MX_OK;
@@ -273,6 +330,15 @@ static mx_status sort_rows(mx_gpu_dev *d, mx_k_expert_tiles *t, const int32_t *i
     return LAUNCH(d, "matmul_experts", "expert_tiles", 1, 1, 1, 512, t);
 }
 
+/* Rows of experts over the grid: x_div rows share one of x. */
+static expert_rows spread(const int32_t *ids, int n_row, int x_div) {
+    const bool shared = x_div > 1;
+    return (expert_rows){ids, (uint32_t)(shared ? x_div : n_row), shared ? (uint32_t)(n_row / x_div) : 1,
+                         shared};
+}
+
+static bool few_an_expert(const mx_qmat *w, int n_row) { return n_row <= 4 * w->n_stack || w->n_stack > 512; }
+
 mx_status mx_gpu_expert_matmul(mx_dev *dev, const mx_expert_matmul *mm, int n_mm, const mx_mat *x,
                                const int32_t *ids, int n_row, int x_div, mx_err *err) {
     mx_gpu_dev *d = (mx_gpu_dev *)dev;
@@ -285,10 +351,8 @@ mx_status mx_gpu_expert_matmul(mx_dev *dev, const mx_expert_matmul *mm, int n_mm
                     plan_of(mm[i + n].w, x).odd == p.odd;
              n++)
             o[n] = out_of(mm[i + n].w, &mm[i + n].y, mm[i + n].bias);
-        if (n_row <= 4 * w->n_stack || w->n_stack > 512) { // few rows an expert: read its weights for each
-            bool shared = x_div > 1;
-            MX_TRY(few_rows(d, o, n, x, 0, 1, p, (around){0}, ids, shared ? (uint32_t)x_div : (uint32_t)n_row,
-                            shared ? (uint32_t)(n_row / x_div) : 1, shared, err));
+        if (few_an_expert(w, n_row)) { // few rows an expert: read its weights for each
+            MX_TRY(few_rows(d, o, n, w, x, 0, 1, p, (around){0}, spread(ids, n_row, x_div), err));
             continue;
         }
         mx_k_expert_tiles sorted;
@@ -306,4 +370,58 @@ mx_status mx_gpu_expert_matmul(mx_dev *dev, const mx_expert_matmul *mm, int n_mm
         MX_TRY(many_rows(d, o, n, x, p, &sorted, t, err));
     }
     return MX_OK;
+}
+
+/* ---- products with what stands around them: one launch, or refused -------------------------------------------------- */
+
+#define REFUSE(...) return mx_fail(err, MX_UNSUPPORTED, __VA_ARGS__)
+
+mx_status mx_gpu_takes_product(const mx_dev *dev, const void *args, mx_err *err) {
+    const mx_gpu_dev *d = (const mx_gpu_dev *)dev;
+    const mx_product *q = args;
+    const mx_qmat *w = q->mm[0].w;
+    const plan p = plan_of(w, &q->x);
+    const int rows = q->ids ? 1 : q->x.rows, step = one_step(d, w, q->glu);
+    MX_TRY(check_x(w, &q->x, err));
+    if (rows > FEW) REFUSE("%d rows: up to %d are one launch", rows, FEW);
+    if (q->n_mm > MX_K_OUTS) REFUSE("%d products: up to %d are one launch", q->n_mm, MX_K_OUTS);
+    for (int i = 0; i < q->n_mm; i++) {
+        if (!same_launch(w, q->mm[i].w)) REFUSE("weights of different formats are products of their own");
+        if (plan_of(q->mm[i].w, &q->x).odd)
+            REFUSE("%d values a row, or their alignment, are for slow kernels", w->n_in);
+    }
+    if (q->norm && !aligned(q->norm, 16)) REFUSE("the norm's weights are not aligned");
+    if (q->ids && !few_an_expert(w, q->x.rows * (q->weights ? 1 : q->k)))
+        REFUSE("%d rows are sorted by expert first", q->x.rows * q->k);
+    if (p.plain) {
+        if (q->weights) REFUSE("float32 experts are added up by themselves");
+        return MX_OK;
+    }
+    if (rows == 1 && (q->norm || q->glu) && w->n_in > ONE_VALUES)
+        REFUSE("%d values a row: with a norm or a gate up to %d are one launch", w->n_in, ONE_VALUES);
+    if (q->weights && (w->n_in + step - 1) / step * step * q->k > ONE_VALUES)
+        REFUSE("%d experts of %d values: up to %d in all are one launch", q->k, w->n_in, ONE_VALUES);
+    return MX_OK;
+}
+
+mx_status mx_gpu_product(mx_dev *dev, const void *args, mx_err *err) {
+    mx_gpu_dev *d = (mx_gpu_dev *)dev;
+    const mx_product *q = args;
+    const mx_qmat *w = q->mm[0].w;
+    const plan p = plan_of(w, &q->x);
+    around e = {.norm = q->norm, .eps = q->eps, .glu = q->glu, .act = q->act};
+    mx_k_out o[MX_K_OUTS] = {0};
+    for (int i = 0; i < q->n_mm; i++) {
+        o[i] = out_of(q->mm[i].w, &q->mm[i].y, q->mm[i].bias);
+        if (q->add) o[i].add = o[i].y, o[i].add_ld = o[i].y_ld;
+    }
+    expert_rows r = {0};
+    if (q->weights) {
+        e.n_sum = q->k;
+        e.sum_weights = q->weights;
+        r = (expert_rows){.ids = q->ids, .grid_y = 1, .grid_z = (uint32_t)(q->x.rows / q->k)};
+    } else if (q->ids) {
+        r = spread(q->ids, q->x.rows * q->k, q->k);
+    }
+    return few_rows(d, o, q->n_mm, w, &q->x, 0, q->ids ? 1 : q->x.rows, p, e, r, err);
 }

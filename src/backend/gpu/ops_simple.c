@@ -1,5 +1,6 @@
 /* ops_simple.c - the ops whose kernels need no plan: a grid from the shapes. Grids are as the kernels' files say. */
 #include "backend/gpu/gpu.h"
+#include "backend/ports.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,6 +19,8 @@ mx_k_batch mx_gpu_batch(const mx_batch *b, int group) {
                         .block_stride = (uint32_t)b->block_stride,
                         .block_shift = (uint32_t)__builtin_ctz((unsigned)b->block)};
 }
+
+enum { TOP_COLS = 2048, TOP_BLOCKS = 256 }; // kernels/top.c: columns of a block, blocks of a row
 
 uint32_t mx_gpu_kv_type(mx_dtype t) { return t == MX_F32 ? 0 : t == MX_F16 ? 1 : 2; }
 
@@ -58,23 +61,27 @@ mx_status mx_gpu_rope_table(mx_dev *dev, float *cos_sin, const float *inv_freq, 
                   &inv_freq, (void *)&b->pos, &n, &scale);
 }
 
+mx_k_rope_append mx_gpu_rope(const mx_rope_append *a) {
+    return (mx_k_rope_append){.q = mx_gpu_mat(&a->q),
+                              .k = mx_gpu_mat(&a->k),
+                              .v = mx_gpu_mat(&a->v),
+                              .cos_sin = a->cos_sin,
+                              .q_norm = a->q_norm,
+                              .k_norm = a->k_norm,
+                              .pool_k = a->kv.k,
+                              .pool_v = a->kv.v,
+                              .n_head = (uint32_t)a->n_head,
+                              .n_kv = (uint32_t)a->n_kv,
+                              .hd = (uint32_t)a->hd,
+                              .n_rot = (uint32_t)a->n_rot,
+                              .interleaved = a->interleaved,
+                              .kv_type = mx_gpu_kv_type(a->kv.type),
+                              .eps = a->eps,
+                              .inv_hd = 1 / (float)a->hd};
+}
+
 mx_status mx_gpu_rope_append(mx_dev *dev, const mx_rope_append *a, const mx_batch *b, mx_err *err) {
-    mx_k_rope_append k = {.q = mx_gpu_mat(&a->q),
-                          .k = mx_gpu_mat(&a->k),
-                          .v = mx_gpu_mat(&a->v),
-                          .cos_sin = a->cos_sin,
-                          .q_norm = a->q_norm,
-                          .k_norm = a->k_norm,
-                          .pool_k = a->kv.k,
-                          .pool_v = a->kv.v,
-                          .n_head = (uint32_t)a->n_head,
-                          .n_kv = (uint32_t)a->n_kv,
-                          .hd = (uint32_t)a->hd,
-                          .n_rot = (uint32_t)a->n_rot,
-                          .interleaved = a->interleaved,
-                          .kv_type = mx_gpu_kv_type(a->kv.type),
-                          .eps = a->eps,
-                          .inv_hd = 1 / (float)a->hd};
+    mx_k_rope_append k = mx_gpu_rope(a);
     mx_k_batch kb = mx_gpu_batch(b, a->kv.group);
     return LAUNCH((mx_gpu_dev *)dev, "rope", "rope_append", b->n_tok,
                   mx_div_up((uint32_t)(a->n_head + 2 * a->n_kv), 4), 1, 128, &k, &kb);
@@ -165,4 +172,25 @@ mx_status mx_gpu_delta_rule(mx_dev *dev, const mx_delta_rule *r, const mx_batch 
     mx_k_batch kb = mx_gpu_batch(b, 0);
     return LAUNCH((mx_gpu_dev *)dev, "recurrent", "delta_rule", r->n_v, b->n_seq, mx_div_up(k.dv, 32),
                   32 * mx_div_up(k.dk, 32), &k, &kb);
+}
+
+mx_status mx_gpu_takes_top(const mx_dev *dev, const void *args, mx_err *err) {
+    const mx_top *t = args;
+    (void)dev;
+    if (t->logits.cols > TOP_COLS * TOP_BLOCKS || t->logits.rows > MX_GPU_COUNTS)
+        return mx_fail(err, MX_UNSUPPORTED, "top: %d rows of %d logits; the kernel takes %d of %d",
+                       t->logits.rows, t->logits.cols, MX_GPU_COUNTS, TOP_COLS * TOP_BLOCKS);
+    return MX_OK;
+}
+
+mx_status mx_gpu_top(mx_dev *dev, const void *args, mx_err *err) {
+    const mx_top *t = args;
+    mx_gpu_dev *d = (mx_gpu_dev *)dev;
+    mx_k_mat kl = mx_gpu_mat(&t->logits);
+    uint32_t cols = (uint32_t)t->logits.cols, k = (uint32_t)t->k, blocks = mx_div_up(cols, TOP_COLS);
+    size_t lists = (size_t)t->logits.rows * blocks * k * 8, sums = (size_t)t->logits.rows * blocks * 8;
+    MX_TRY(mx_gpu_scratch(d, lists + sums, err));
+    char *list = d->scratch, *sum = list + lists;
+    return LAUNCH(d, "top", "top", blocks, t->logits.rows, 1, 256, (void *)&t->ids, (void *)&t->values,
+                  (void *)&t->lse, &kl, &list, &sum, &d->counts, &cols, &k);
 }
