@@ -88,6 +88,7 @@ static void no_gpu_as_nobody(void) {
 }
 static void old_library(void) { find_fake(FAKE_OLD); }
 static void broken_init(void) { find_fake(FAKE_NEW)->init_code = 999; }
+static void versions_differ(void) { find_fake(FAKE_NEW)->init_code = CUDA ? 803 : 35; }
 
 TEST(a_missing_library_is_said_with_where_it_was_looked_for)
 {
@@ -115,6 +116,9 @@ TEST(a_driver_that_does_not_start_is_said)
     CHECK(open_in_child(broken_init) != MX_OK);
     SAYS(CUDA ? "cuInit" : "hipInit");
     SAYS("999");
+    CHECK_INT(open_in_child(versions_differ), MX_UNSUPPORTED);
+    SAYS(CUDA ? "of different versions" : "too old");
+    SAYS("kernel driver");
 }
 
 TEST(no_device_is_told_from_no_permission)

@@ -13,7 +13,13 @@
 #include <unistd.h>
 
 typedef int hipError_t; // 0 is success
-enum { HIP_OUT_OF_MEMORY = 2, HIP_NO_DEVICE = 100, HIP_NO_BINARY = 209, HIP_NOT_READY = 600 };
+enum {
+    HIP_OUT_OF_MEMORY = 2,
+    HIP_OLD_DRIVER = 35,
+    HIP_NO_DEVICE = 100,
+    HIP_NO_BINARY = 209,
+    HIP_NOT_READY = 600
+};
 enum { ATTR_INTEGRATED = 16, ATTR_CUS = 63, ATTR_LDS = 74 };
 enum { STREAM_NON_BLOCKING = 1, COPY_IN = 1, COPY_OUT = 2, CAPTURE_RELAXED = 2 };
 
@@ -144,7 +150,12 @@ static void load_library(void) {
         return;
     }
     hipError_t r = hip.hipInit(0);
-    if (r && r != HIP_NO_DEVICE) check(r, "hipInit", &load_error);
+    if (r == HIP_OLD_DRIVER)
+        mx_fail(
+            &load_error, MX_UNSUPPORTED,
+            "the amdgpu kernel driver is too old for this ROCm runtime: update the kernel or its amdgpu-dkms package");
+    else if (r && r != HIP_NO_DEVICE)
+        check(r, "hipInit", &load_error);
 }
 
 static mx_status need_library(mx_err *err) {
