@@ -49,8 +49,9 @@ FORCE uint64_t lane_data_u64(emu_wave *w, const emu_op *o, int i, int k) {
 }
 #define ATOMICS(X)                                                                                           \
     X(add_u32, u32, u32, x + y)                                                                              \
-    X(sub_u32, u32, u32, x - y) X(and_b32, u32, u32, x &y) X(or_b32, u32, u32, x | y)                        \
-        X(xor_b32, u32, u32, x ^ y) X(min_u32, u32, u32, x < y ? x : y) X(max_u32, u32, u32, x > y ? x : y)  \
+    X(sub_u32, u32, u32, x - y)                                                                              \
+    X(and_b32, u32, u32, x &y) X(or_b32, u32, u32, x | y) X(xor_b32, u32, u32, x ^ y)                        \
+        X(min_u32, u32, u32, x < y ? x : y) X(max_u32, u32, u32, x > y ? x : y)                              \
             X(min_i32, u32, i32, x < y ? x : y) X(max_i32, u32, i32, x > y ? x : y)                          \
                 X(inc_u32, u32, u32, x >= y ? 0 : x + 1) X(dec_u32, u32, u32, x == 0 || x > y ? y : x - 1)   \
                     X(swap_b32, u32, u32, y) X(cmpswap_b32, u32, u32, x == z ? y : x)                        \

@@ -18,13 +18,16 @@ FORCE void result(emu_wave *w, const emu_op *o, uint32_t m) { put_s(w, o->d, m &
 #define GET_f16(i) mod_f(o, i, half_f(vh(w, o, i)))
 #define INTS(t, T)                                                                                           \
     CMP(lt_##t, T, GET_##t, a < b)                                                                           \
-    CMP(eq_##t, T, GET_##t, a == b) CMP(le_##t, T, GET_##t, a <= b) CMP(gt_##t, T, GET_##t, a > b)           \
-        CMP(ne_##t, T, GET_##t, a != b) CMP(ge_##t, T, GET_##t, a >= b)
+    CMP(eq_##t, T, GET_##t, a == b)                                                                          \
+    CMP(le_##t, T, GET_##t, a <= b) CMP(gt_##t, T, GET_##t, a > b) CMP(ne_##t, T, GET_##t, a != b)           \
+        CMP(ge_##t, T, GET_##t, a >= b)
 INTS(u32, U)
-INTS(i32, I) INTS(u16, U) INTS(i16, I)
+INTS(i32, I)
+INTS(u16, U) INTS(i16, I)
 #define FLOATS(t)                                                                                            \
     CMP(lt_##t, F, GET_##t, a < b)                                                                           \
-    CMP(eq_##t, F, GET_##t, a == b) CMP(le_##t, F, GET_##t, a <= b) CMP(gt_##t, F, GET_##t, a > b)           \
+    CMP(eq_##t, F, GET_##t, a == b)                                                                          \
+    CMP(le_##t, F, GET_##t, a <= b) CMP(gt_##t, F, GET_##t, a > b)                                           \
         CMP(lg_##t, F, GET_##t, (a < b) | (a > b)) CMP(ge_##t, F, GET_##t, a >= b)                           \
             CMP(o_##t, F, GET_##t, (a == a) & (b == b)) CMP(u_##t, F, GET_##t, (a != a) | (b != b))          \
                 CMP(nge_##t, F, GET_##t, ~(a >= b)) CMP(nlg_##t, F, GET_##t, ~((a < b) | (a > b)))           \

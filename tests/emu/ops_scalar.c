@@ -136,7 +136,8 @@ S2(min_i32, uint32_t, su, (int32_t)a < (int32_t)b ? a : b, (int32_t)a < (int32_t
 S2(max_i32, uint32_t, su, (int32_t)a > (int32_t)b ? a : b, (int32_t)a > (int32_t)b)
 #define LSHL_ADD(n) S2(lshl##n##_add_u32, uint32_t, su, (a << n) + b, (((uint64_t)a << n) + b) >> 32 != 0)
 LSHL_ADD(1)
-LSHL_ADD(2) LSHL_ADD(3) LSHL_ADD(4) S2(pack_ll_b32_b16, uint32_t, su, (a & 0xFFFF) | b << 16, w->scc)
+LSHL_ADD(2)
+LSHL_ADD(3) LSHL_ADD(4) S2(pack_ll_b32_b16, uint32_t, su, (a & 0xFFFF) | b << 16, w->scc)
     S2(pack_lh_b32_b16, uint32_t, su, (a & 0xFFFF) | (b & 0xFFFF0000), w->scc)
         S2(pack_hh_b32_b16, uint32_t, su, a >> 16 | (b & 0xFFFF0000), w->scc)
             S2(cselect_b32, uint32_t, su, w->scc ? a : b, w->scc)
@@ -159,8 +160,9 @@ static void s_fma3(emu_wave *w, const emu_op *o) {
     }
 #define CMPS(type, T)                                                                                        \
     CMP(eq_##type, T, su, a == b)                                                                            \
-    CMP(lg_##type, T, su, a != b) CMP(gt_##type, T, su, a > b) CMP(ge_##type, T, su, a >= b)                 \
-        CMP(lt_##type, T, su, a < b) CMP(le_##type, T, su, a <= b)
+    CMP(lg_##type, T, su, a != b)                                                                            \
+    CMP(gt_##type, T, su, a > b) CMP(ge_##type, T, su, a >= b) CMP(lt_##type, T, su, a < b)                  \
+        CMP(le_##type, T, su, a <= b)
 CMPS(u32, uint32_t)
 CMPS(i32, int32_t)
 CMP(eq_u64, uint64_t, sq, a == b)
@@ -171,9 +173,10 @@ CMP(lg_u64, uint64_t, sq, a != b)
         w->scc = (cond);                                                                                     \
     }
 CMPF(lt, a < b)
-CMPF(eq, a == b) CMPF(le, a <= b) CMPF(gt, a > b) CMPF(lg, a<b || a> b) CMPF(ge, a >= b)
-    CMPF(o, a == a && b == b) CMPF(u, a != a || b != b) CMPF(nge, !(a >= b)) CMPF(nlg, !(a < b || a > b))
-        CMPF(ngt, !(a > b)) CMPF(nle, !(a <= b)) CMPF(neq, !(a == b))
+CMPF(eq, a == b)
+CMPF(le, a <= b) CMPF(gt, a > b) CMPF(lg, a<b || a> b) CMPF(ge, a >= b) CMPF(o, a == a && b == b)
+    CMPF(u, a != a || b != b) CMPF(nge, !(a >= b)) CMPF(nlg, !(a < b || a > b)) CMPF(ngt, !(a > b))
+        CMPF(nle, !(a <= b)) CMPF(neq, !(a == b))
             CMPF(nlt, !(a < b)) static void s_bitcmp0_b32(emu_wave *w, const emu_op *o) {
     w->scc = !(su(w, o, 0) >> (su(w, o, 1) & 31) & 1);
 }
@@ -187,7 +190,8 @@ static void s_bitcmp1_b32(emu_wave *w, const emu_op *o) { w->scc = su(w, o, 0) >
         w->scc = w->s[EXEC] != 0;                                                                            \
     }
 SAVEEXEC(and, a &e)
-SAVEEXEC(or, a | e) SAVEEXEC(xor, a ^ e) SAVEEXEC(and_not1, a & ~e) SAVEEXEC(or_not1, a | ~e)
+SAVEEXEC(or, a | e)
+SAVEEXEC(xor, a ^ e) SAVEEXEC(and_not1, a & ~e) SAVEEXEC(or_not1, a | ~e)
     SAVEEXEC(and_not0, ~a &e) static void s_and_not1_wrexec(emu_wave *w, const emu_op *o) {
     const uint32_t r = su(w, o, 0) & ~w->s[EXEC];
     put_s(w, EXEC, r);
@@ -202,8 +206,9 @@ SAVEEXEC(or, a | e) SAVEEXEC(xor, a ^ e) SAVEEXEC(and_not1, a & ~e) SAVEEXEC(or_
         if (cond) w->pc = o->target;                                                                         \
     }
 BRANCH(always, true)
-BRANCH(scc0, !w->scc) BRANCH(scc1, w->scc) BRANCH(vccz, !w->s[VCC]) BRANCH(vccnz, w->s[VCC] != 0)
-    BRANCH(execz, !w->s[EXEC]) BRANCH(execnz, w->s[EXEC] != 0)
+BRANCH(scc0, !w->scc)
+BRANCH(scc1, w->scc) BRANCH(vccz, !w->s[VCC]) BRANCH(vccnz, w->s[VCC] != 0) BRANCH(execz, !w->s[EXEC])
+    BRANCH(execnz, w->s[EXEC] != 0)
 
         static void jump(emu_wave *w, const emu_op *o, uint64_t to) {
     char why[400];
