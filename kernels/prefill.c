@@ -16,7 +16,7 @@
 #include "prefill.h"
 #include "mma.h"
 
-enum { THREADS = 128, PAD = 8 };
+enum { PAD = 8 };
 #define ROLLED _Pragma("nounroll")
 
 #if defined(__NVPTX__)
@@ -308,7 +308,7 @@ INLINE void prefill(const bool bf16, const u32 head, LDS u16 *ks, LDS u16 *vs, L
         SHARED u16 vs[VALUES_OF(head)] __attribute__((aligned(16)));                                         \
         place p;                                                                                             \
         i32 kv_len;                                                                                          \
-        if (!find_place(&a, &b, room, &p, &kv_len, TOKENS, a.group)) return;                                 \
+        if (!find_place(&a, &b, room, &p, &kv_len)) return;                                                  \
         CALL(bf16, head);                                                                                    \
     }
 #define EACH_HEAD(name, bf16) PREFILL(name, bf16, 64) PREFILL(name, bf16, 128) PREFILL(name, bf16, 256)

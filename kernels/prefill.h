@@ -3,7 +3,7 @@
 #define MX_KERNELS_PREFILL_H
 #include "numbers.h"
 
-enum { TOKENS = 64 };
+enum { TOKENS = 64, THREADS = 128 };
 #define LOG2E 1.44269504f
 
 typedef struct { // what a block and a lane know of their work
@@ -42,22 +42,19 @@ INLINE i32 wave_min_i32(i32 v) {
 
 INLINE f32 cap(f32 s, f32 c) { return c > 0 ? c * tanh32(div32(s, c)) : s; }
 
-/* Where the block works, which is `tokens` (64 or 128) of a sequence and one of `parts` parts of the heads that share keys, each of
- * group / parts heads; false if nowhere. The longest work of a sequence, its last tile, begins first. room: 8 numbers. */
-INLINE bool find_place(mx_k_attention *a, mx_k_batch *b, LDS i32 *room, place *p, i32 *kv_len, u32 tokens,
-                       u32 parts) {
+/* Where the block works; false if nowhere. The longest work of a sequence, its last tile, begins first. */
+INLINE bool find_place(mx_k_attention *a, mx_k_batch *b, LDS i32 *room, place *p, i32 *kv_len) {
     const u32 seq = bz(), part = bx() & ((1u << a->share_bits) - 1), tile = bx() >> a->share_bits;
-    const u32 shift = tokens == TOKENS ? 6 : 7;
     p->start = (u32)b->seq_start[seq];
     p->q_len = (u32)b->seq_start[seq + 1] - p->start;
-    const u32 n_tile = (p->q_len + tokens - 1) >> shift;
-    if (p->q_len < a->q_lo || p->q_len > a->q_hi || tile >= n_tile || part >= parts) return false;
-    p->tok0 = (n_tile - 1 - tile) << shift;
+    const u32 n_tile = (p->q_len + TOKENS - 1) / TOKENS;
+    if (p->q_len < a->q_lo || p->q_len > a->q_hi || tile >= n_tile || part >= a->group) return false;
+    p->tok0 = (n_tile - 1 - tile) * TOKENS;
     p->kv_head = by();
-    p->head = by() * a->group + (parts == a->group ? part : 2 * part);
+    p->head = by() * a->group + part;
     p->blocks = b->blocks + (u64)seq * b->block_stride;
     *kv_len = b->kv_len[seq];
-    if (thread() < tokens) { // whole waves, a row each lane
+    if (thread() < TOKENS) { // two waves, a row each lane
         i32 lo, hi;
         range_of(a, b, p, p->tok0 + thread(), *kv_len, &lo, &hi);
         lo = wave_min_i32(hi ? lo : 0x7FFFFFFF), hi = -wave_min_i32(-hi);
@@ -65,10 +62,6 @@ INLINE bool find_place(mx_k_attention *a, mx_k_batch *b, LDS i32 *room, place *p
     }
     barrier();
     p->lo = min_i32(room[0], room[2]), p->hi = max_i32(room[1], room[3]);
-    if (tokens > TOKENS) {
-        p->lo = min_i32(p->lo, min_i32(room[4], room[6]));
-        p->hi = max_i32(p->hi, max_i32(room[5], room[7]));
-    }
     return true;
 }
 

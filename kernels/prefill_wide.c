@@ -1,17 +1,11 @@
 /* prefill_wide.c - prefill.c's attention on sm_90a, with the matrix instructions of a warpgroup.
  *
- * Tiling: a warpgroup owns 64 tokens of a sequence and a head. A block is one of them, or two that share keys and values (for one
- * alone the device's cache would not keep up): the same tokens for two heads that share keys, or, where an odd number of heads does,
- * 128 tokens of one. Queries stay in registers. Keys and values pass through shared memory 64 at a time, two tiles of each, one in
- * use and one on its way. While the weighted values of a tile are summed, the scores of the next are made and then, in the general
- * units, their maxima and exponentials.
+ * Tiling: a block of 4 waves owns 64 tokens of a sequence and a head; queries stay in registers. Keys and values pass through shared
+ * memory 64 at a time, two tiles of each, one in use and one on its way. While the weighted values of a tile are summed, the scores
+ * of the next are made and then, in the general units, their maxima and exponentials.
  *
- * Kernels prefill_wideN_TYPE_HEAD: N 1, 2 warpgroups; TYPE f16, bf16; HEAD 64, 128 >= hd; arguments as in prefill.c, softcap 0 (its
- * arithmetic takes the registers away). Block: 128 N threads. Grid:
- *   x = (tile << share_bits) | part; N = 2 and group even: tiles of 64 tokens, group / 2 parts; N = 2 and group odd: tiles of 128
- *   tokens, group parts; N = 1: tiles of 64 tokens, group parts
- *   y = n_kv, z = n_seq
- * Shared memory, given at launch: 512 HEAD + 1024 bytes. */
+ * Kernels prefill_wide_TYPE_HEAD: TYPE f16, bf16; HEAD 64, 128 >= hd; arguments, grid and block as in prefill.c, softcap 0 (its
+ * arithmetic takes the registers away). Shared memory, given at launch: 512 HEAD + 1024 bytes. */
 #include "prefill.h"
 #include "mma.h"
 #include "wgmma.h"
@@ -19,29 +13,28 @@
 enum { KEYS = 64, HALF_TILE = KEYS * 128 }; // bytes of 64 keys' 64 values
 extern LDS u8 room[];
 
-/* The rows of the pool that this thread copies from: chunk i of a tile is 8 values of key key_of(i). */
+/* The rows of the pool that this thread copies from: chunk i of a tile is 8 values of key i * 1024 / head + ... */
 typedef struct {
     u32 at[8]; // ~0: zeros
 } rows;
 
-INLINE u32 key_of(const u32 n, const u32 head, u32 i) { return (i * 128 * n + thread()) / (head / 8); }
+INLINE u32 key_of(const u32 head, u32 i) { return (i * THREADS + thread()) / (head / 8); }
 INLINE u32 value_of(const u32 head) { return thread() % (head / 8) * 8; }
 
-INLINE rows find_rows(const u32 n, const u32 head, mx_k_attention *a, mx_k_batch *b, const place *p,
-                      i32 base) {
+INLINE rows find_rows(const u32 head, mx_k_attention *a, mx_k_batch *b, const place *p, i32 base) {
     rows r;
-    UNROLL for (u32 i = 0; i < KEYS * head / 1024 / n; i++) {
+    UNROLL for (u32 i = 0; i < KEYS * head / 8 / THREADS; i++) {
         u32 row;
-        const bool exists = row_at(a, b, p, base + (i32)key_of(n, head, i), &row) && value_of(head) < a->hd;
+        const bool exists = row_at(a, b, p, base + (i32)key_of(head, i), &row) && value_of(head) < a->hd;
         r.at[i] = exists ? row : ~0u;
     }
     return r;
 }
 
-INLINE void fetch(const u32 n, u32 to, const G void *pool, const u32 head, mx_k_attention *a, const rows *r) {
+INLINE void fetch(u32 to, const G void *pool, const u32 head, mx_k_attention *a, const rows *r) {
     const u32 d = value_of(head);
-    UNROLL for (u32 i = 0; i < KEYS * head / 1024 / n; i++) {
-        const u32 key = key_of(n, head, i), slot = (d / 8 & 7) ^ (key & 7);
+    UNROLL for (u32 i = 0; i < KEYS * head / 8 / THREADS; i++) {
+        const u32 key = key_of(head, i), slot = (d / 8 & 7) ^ (key & 7);
         const bool exists = r->at[i] != ~0u;
         const G u16 *from = (const G u16 *)pool + (exists ? (u64)r->at[i] * a->hd + d : 0);
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + d / 64 * HALF_TILE +
@@ -101,11 +94,11 @@ INLINE void begin_sums(const bool bf16, const u32 head, f32 *o, u32 (*w)[4], u32
     wgmma_commit();
 }
 
-INLINE void prefill_wide(const u32 n, const bool bf16, const u32 head, mx_k_attention *a, mx_k_batch *b,
-                         const place *p, i32 kv_len) {
+INLINE void prefill_wide(const bool bf16, const u32 head, mx_k_attention *a, mx_k_batch *b, const place *p,
+                         i32 kv_len) {
     const u32 g = lane() / 4, c = lane() % 4, tile = head / 64 * HALF_TILE;
     const u32 keys = (shared_address(room) + 1023) & ~1023u, values = keys + 2 * tile;
-    const u32 tok[2] = {p->tok0 + (wave() & 3) * 16 + g, p->tok0 + (wave() & 3) * 16 + g + 8};
+    const u32 tok[2] = {p->tok0 + wave() * 16 + g, p->tok0 + wave() * 16 + g + 8};
     row_state r = {.top = {-infinity(), -infinity()}};
     UNROLL for (u32 h = 0; h < 2; h++) range_of(a, b, p, tok[h], kv_len, &r.lo[h], &r.hi[h]);
     r.all_from = -wave_min_i32(-max_i32(r.lo[0], r.lo[1]));
@@ -114,7 +107,7 @@ INLINE void prefill_wide(const u32 n, const bool bf16, const u32 head, mx_k_atte
     UNROLL for (u32 k = 0; k < head / 16; k++) UNROLL for (u32 i = 0; i < 4; i++) {
         const u32 t = tok[i & 1], d = k * 16 + c * 2 + (i >> 1) * 8;
         const bool exists = t < p->q_len && d < a->hd;
-        const G f32 *x = row_of(a->q, p->start + (exists ? t : 0)) + p->head * a->hd + (exists ? d : 0);
+        const G f32 *x = row_of(a->q, p->start + (exists ? t : p->tok0)) + p->head * a->hd + (exists ? d : 0);
         q[k][i] = exists ? pair16(bf16, x[0] * a->scale, x[1] * a->scale) : 0;
         wgmma_own(&q[k][i]);
     }
@@ -124,18 +117,18 @@ INLINE void prefill_wide(const u32 n, const bool bf16, const u32 head, mx_k_atte
     wgmma_settle(o, head);
 
     const i32 first = p->lo & ~(i32)(KEYS - 1), n_tile = (p->hi - first + KEYS - 1) / KEYS;
-    rows now = find_rows(n, head, a, b, p, first);
-    fetch(n, keys, a->pool_k, head, a, &now);
+    rows now = find_rows(head, a, b, p, first);
+    fetch(keys, a->pool_k, head, a, &now);
     for (i32 i = 0; i < n_tile; i++) { // scores of tile i, weighted values of tile i - 1
         const i32 base = first + i * KEYS;
         const u32 even = (u32)i & 1;
         copies_done();
         copies_seen();
         barrier(); // keys i and values i - 1 are there; everyone has done with keys i - 1 and values i - 2
-        fetch(n, values + even * tile, a->pool_v, head, a, &now);
+        fetch(values + even * tile, a->pool_v, head, a, &now);
         if (i + 1 < n_tile) {
-            now = find_rows(n, head, a, b, p, base + KEYS);
-            fetch(n, keys + (even ^ 1) * tile, a->pool_k, head, a, &now);
+            now = find_rows(head, a, b, p, base + KEYS);
+            fetch(keys + (even ^ 1) * tile, a->pool_k, head, a, &now);
         }
         wgmma_fence();
         begin_scores(bf16, head, s, q, keys + even * tile);
@@ -184,29 +177,15 @@ INLINE void prefill_wide(const u32 n, const bool bf16, const u32 head, mx_k_atte
     }
 }
 
-INLINE void begin(const u32 n, const bool bf16, const u32 head, mx_k_attention *a, mx_k_batch *b,
-                  LDS i32 *spans) {
-    const bool pairs = n == 2 && a->group % 2 == 0;
-    place p;
-    i32 kv_len;
-    let_next_start();
-    after_previous();
-    if (!find_place(a, b, spans, &p, &kv_len, n == 1 || pairs ? TOKENS : 2 * TOKENS,
-                    pairs ? a->group / 2 : a->group))
-        return;
-    if (pairs)
-        p.head += wave() / 4;
-    else
-        p.tok0 += wave() / 4 * TOKENS;
-    prefill_wide(n, bf16, head, a, b, &p, kv_len);
-}
-
-#define ONE(n, name, bf16, head)                                                                             \
-    __gpu_kernel void prefill_wide##n##_##name##_##head(mx_k_attention a, mx_k_batch b) {                    \
-        SHARED i32 spans[8];                                                                                 \
-        begin(n, bf16, head, &a, &b, spans);                                                                 \
+#define PREFILL(name, bf16, head)                                                                            \
+    __gpu_kernel void prefill_wide_##name##_##head(mx_k_attention a, mx_k_batch b) {                         \
+        SHARED i32 spans[4];                                                                                 \
+        place p;                                                                                             \
+        i32 kv_len;                                                                                          \
+        let_next_start();                                                                                    \
+        after_previous();                                                                                    \
+        if (find_place(&a, &b, spans, &p, &kv_len)) prefill_wide(bf16, head, &a, &b, &p, kv_len);            \
     }
-#define PREFILL(name, bf16, head) ONE(1, name, bf16, head) ONE(2, name, bf16, head)
 PREFILL(f16, false, 64)
 PREFILL(f16, false, 128)
 PREFILL(bf16, true, 64)

@@ -12,20 +12,13 @@ static mx_status prefill(mx_gpu_dev *d, mx_k_attention k, const mx_k_batch *kb, 
                          const mx_batch *b, mx_err *err) {
     char name[32];
     int head = a->hd <= 64 ? 64 : a->hd <= 128 ? 128 : 256;
-    if (!strcmp(d->arch, "sm_90a") && head <= 128 && a->softcap == 0) {
-        // two warpgroups a block, which share keys, for two heads or twice the tokens, where that leaves enough blocks
-        const bool pairs = k.group % 2 == 0;
-        uint32_t parts = pairs ? k.group / 2 : k.group,
-                 tiles = mx_div_up((uint32_t)b->max_q_len, pairs ? 64 : 128), n = 2;
-        if (tiles * parts * k.n_kv * kb->n_seq * 4 < 3 * (uint32_t)d->info.compute_units)
-            n = 1, parts = k.group, tiles = mx_div_up((uint32_t)b->max_q_len, 64);
-        k.share_bits = mx_log2_up(parts);
-        snprintf(name, sizeof name, "prefill_wide%u_%s_%d", n, type_name(a->kv.type), head);
-        return mx_gpu_launch_shared(d, "prefill_wide", name, tiles << k.share_bits, k.n_kv, kb->n_seq,
-                                    128 * n, 512 * (uint32_t)head + 1024, (void *[]){&k, (void *)kb}, err);
-    }
     k.share_bits = mx_log2_up(k.group);
     uint32_t x = mx_div_up((uint32_t)b->max_q_len, 64) << k.share_bits;
+    if (!strcmp(d->arch, "sm_90a") && head <= 128 && a->softcap == 0) {
+        snprintf(name, sizeof name, "prefill_wide_%s_%d", type_name(a->kv.type), head);
+        return mx_gpu_launch_shared(d, "prefill_wide", name, x, k.n_kv, kb->n_seq, 128,
+                                    512 * (uint32_t)head + 1024, (void *[]){&k, (void *)kb}, err);
+    }
     snprintf(name, sizeof name, "prefill_%s_%d", type_name(a->kv.type), head);
     return LAUNCH(d, "prefill", name, x, k.n_kv, kb->n_seq, 128, &k, (void *)kb);
 }
