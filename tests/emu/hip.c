@@ -31,9 +31,22 @@ static struct {
 static int n_calls;
 static __thread int last_error;
 
+enum { MEMORY, PINNED, STREAMS, EVENTS, MODULES, GRAPHS, KINDS };
+static int live[KINDS];
+static void report_calls(void) { // a line for each function, and what was never given back
+    static const char *const names[KINDS] = {"device memory", "pinned memory", "streams",
+                                             "events",        "modules",       "graphs"};
+    for (int i = 0; i < n_calls; i++)
+        if (calls[i].calls) emu_log("calls %s %d", calls[i].name, calls[i].calls);
+    for (int i = 0; i < KINDS; i++)
+        if (live[i]) emu_log("left %s %d", names[i], live[i]);
+}
+static void count(int kind, int by) { __atomic_add_fetch(&live[kind], by, __ATOMIC_RELAXED); }
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void start(void) {
     emu_configure();
+    if (getenv("EMU_CALLS")) atexit(report_calls);
     /* fail = hipMalloc:3=2,hipEventQuery:10=719 : the third call returns 2. :0 fails every call. */
     char list[512], *save = NULL;
     snprintf(list, sizeof list, "%s", emu_cfg.fail);
@@ -46,9 +59,6 @@ static void start(void) {
         calls[n_calls++].code = eq ? atoi(eq + 1) : 999;
     }
 }
-static void report_calls(void) { // one line a function, for a table of faults
-    for (int i = 0; i < n_calls; i++) emu_log("calls %s %d", calls[i].name, calls[i].calls);
-}
 /* Count the call. What it must return at once, or 0. */
 static int enter(const char *name, bool needs_device) {
     int r = 0, i;
@@ -56,11 +66,6 @@ static int enter(const char *name, bool needs_device) {
     pthread_mutex_lock(&lock);
     for (i = 0; i < n_calls && strcmp(calls[i].name, name); i++) {}
     if (i == n_calls && n_calls < 127) {
-        if (!n_calls || getenv("EMU_CALLS")) {
-            static bool registered;
-            if (!registered && getenv("EMU_CALLS")) atexit(report_calls);
-            registered = true;
-        }
         snprintf(calls[n_calls].name, sizeof calls[n_calls].name, "%s", name);
         calls[n_calls++].fail_at = -1;
     }
@@ -216,6 +221,7 @@ EXPORT hipError_t hipMalloc(void **p, size_t bytes) {
     *p = emu_alloc(bytes, MEM_DEVICE);
     if (!*p) return leave(NO_MEMORY);
     __atomic_add_fetch(&used, bytes, __ATOMIC_RELAXED);
+    count(MEMORY, 1);
     return leave(OK);
 }
 EXPORT hipError_t hipFree(void *p) {
@@ -227,19 +233,23 @@ EXPORT hipError_t hipFree(void *p) {
         return leave(INVALID);
     __atomic_sub_fetch(&used, r.end - r.begin, __ATOMIC_RELAXED);
     emu_release(p);
+    count(MEMORY, -1);
     return leave(device_error);
 }
 EXPORT hipError_t hipHostMalloc(void **p, size_t bytes, unsigned flags) {
     (void)flags;
     ENTER(true);
     *p = emu_alloc(bytes, MEM_PINNED);
+    count(PINNED, *p != NULL);
     return leave(*p ? OK : NO_MEMORY);
 }
 EXPORT hipError_t hipHostFree(void *p) {
     ENTER(false);
     if (!p) return leave(OK);
     device_finish();
-    return leave(emu_release(p) ? device_error : INVALID);
+    if (!emu_release(p)) return leave(INVALID);
+    count(PINNED, -1);
+    return leave(device_error);
 }
 static bool on_device(const void *p, size_t n) {
     emu_range r;
@@ -275,12 +285,14 @@ EXPORT hipError_t hipStreamCreateWithFlags(void **s, unsigned flags) {
     (void)flags;
     ENTER(true);
     *s = stream_new();
+    count(STREAMS, *s != NULL);
     return leave(*s ? OK : NO_MEMORY);
 }
 EXPORT hipError_t hipStreamDestroy(void *s) {
     ENTER(false);
     if (!s) return leave(BAD_HANDLE);
     stream_free(s);
+    count(STREAMS, -1);
     return leave(OK);
 }
 EXPORT hipError_t hipStreamSynchronize(void *s) {
@@ -296,12 +308,14 @@ EXPORT hipError_t hipEventCreateWithFlags(void **e, unsigned flags) {
     (void)flags;
     ENTER(true);
     *e = event_new();
+    count(EVENTS, *e != NULL);
     return leave(*e ? OK : NO_MEMORY);
 }
 EXPORT hipError_t hipEventDestroy(void *e) {
     ENTER(false);
     if (!e) return leave(BAD_HANDLE);
     event_free(e);
+    count(EVENTS, -1);
     return leave(OK);
 }
 EXPORT hipError_t hipEventRecord(void *e, void *s) {
@@ -336,7 +350,9 @@ EXPORT hipError_t hipStreamBeginCapture(void *s, int mode) {
 EXPORT hipError_t hipStreamEndCapture(void *s, void **graph) {
     *graph = NULL;
     ENTER(true);
-    return leave(s ? stream_end(s, (hip_graph **)graph) : BAD_HANDLE);
+    const int code = s ? stream_end(s, (hip_graph **)graph) : BAD_HANDLE;
+    count(GRAPHS, !code);
+    return leave(code);
 }
 EXPORT hipError_t hipGraphInstantiate(void **exec, void *graph, void **node, char *log, size_t n) {
     (void)node, (void)log, (void)n;
@@ -344,6 +360,7 @@ EXPORT hipError_t hipGraphInstantiate(void **exec, void *graph, void **node, cha
     ENTER(true);
     if (!graph) return leave(INVALID);
     *exec = graph_copy(graph);
+    count(GRAPHS, *exec != NULL);
     return leave(*exec ? OK : NO_MEMORY);
 }
 EXPORT hipError_t hipGraphLaunch(void *exec, void *s) {
@@ -355,12 +372,14 @@ EXPORT hipError_t hipGraphExecDestroy(void *exec) {
     ENTER(false);
     if (!exec) return leave(INVALID);
     graph_free(exec);
+    count(GRAPHS, -1);
     return leave(OK);
 }
 EXPORT hipError_t hipGraphDestroy(void *graph) {
     ENTER(false);
     if (!graph) return leave(INVALID);
     graph_free(graph);
+    count(GRAPHS, -1);
     return leave(OK);
 }
 
@@ -373,13 +392,16 @@ EXPORT hipError_t hipModuleLoadData(void **m, const void *image) {
         emu_log("%s is named by the configuration but only gfx11 is emulated", emu_cfg.arch);
         return leave(209);
     }
-    return leave(emu_load((emu_module **)m, image, emu_cfg.arch));
+    const int code = emu_load((emu_module **)m, image, emu_cfg.arch);
+    count(MODULES, !code);
+    return leave(code);
 }
 EXPORT hipError_t hipModuleUnload(void *m) {
     ENTER(false);
     if (!m) return leave(BAD_HANDLE);
     device_finish();
     emu_unload(m);
+    count(MODULES, -1);
     return leave(OK);
 }
 EXPORT hipError_t hipModuleGetFunction(void **f, void *m, const char *name) {
