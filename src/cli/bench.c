@@ -190,6 +190,7 @@ static mx_status run_tests(bench *b, mx_engine *e, int threads, int chunk, doubl
                        .load_seconds = load};
         MX_TRY(measure(b, e, t, seconds, err));
         finish_row(&r, seconds, reps);
+        r.device_peak = dev->held_peak;
         bench_print(b->format, &r, b->n_row++);
         if (!out_flush()) break;
     }

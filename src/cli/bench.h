@@ -14,8 +14,9 @@ typedef struct {
     int reps;
     double mean, sd; // tokens a second
     double load_seconds;
-    uint64_t peak; // VmHWM in bytes, of the process up to now
-    char when[24]; // UTC, ISO 8601
+    uint64_t peak;        // VmHWM in bytes, of the process up to now
+    uint64_t device_peak; // most bytes taken of a GPU's memory
+    char when[24];        // UTC, ISO 8601
 } bench_row;
 
 /* "pp512", "tg128 @ d4096", "pp512+tg128". */

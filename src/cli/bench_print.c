@@ -73,6 +73,7 @@ static void put_record(record *o, const bench_row *r) {
     put_num(o, "stddev_ts", r->sd);
     put_num(o, "load_seconds", r->load_seconds);
     put_num(o, "peak_memory", (double)r->peak);
+    put_num(o, "device_memory", (double)r->device_peak);
     put_text(o, "test_time", r->when);
 }
 
