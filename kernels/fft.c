@@ -106,13 +106,11 @@ INLINE point load(const G f32 *row, u32 i, u32 n, u32 holds) {
     const f32 im = j == 0 || 2 * j == n ? 0 : row[2 * j + 1]; // a real row has none there
     return (point){row[2 * j], mirror ? -im : im};
 }
+/* Where the word goes is chosen, not the word: clang 22 for gfx11 swaps them where a branch chooses (tests/ops: fft). */
 INLINE void store(G f32 *row, u32 i, u32 n, u32 holds, point v, f32 scale) {
-    if (holds == REAL) {
-        row[i] = v.re * scale;
-    } else if (holds == COMPLEX || i <= n / 2) {
-        row[2 * i] = v.re * scale;
-        row[2 * i + 1] = v.im * scale;
-    }
+    const bool kept = holds != HALF || i <= n / 2;
+    if (kept) row[holds == REAL ? i : 2 * i] = v.re * scale;
+    if (kept && holds != REAL) row[2 * i + 1] = v.im * scale;
 }
 
 /* Butterfly i between passes: its points are turned and transformed; returns where the first of them goes. before: L */

@@ -3,6 +3,7 @@
 #define EMU_MEMORY_H
 #include "machine.h"
 #include <immintrin.h>
+// clang-format off: it takes rows of macros without semicolons for one statement
 
 /* r[j] lane i = word j of p[i], for 2 to 4 words. Four lanes at a time are a 4 x 4 transposition. */
 FORCE void gather_words(U *r, const uint8_t *const p[LANES], unsigned n) {
