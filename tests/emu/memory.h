@@ -3,7 +3,6 @@
 #define EMU_MEMORY_H
 #include "machine.h"
 #include <immintrin.h>
-// clang-format off: it takes rows of macros without semicolons for one statement
 
 /* r[j] lane i = word j of p[i], for 2 to 4 words. Four lanes at a time are a 4 x 4 transposition. */
 FORCE void gather_words(U *r, const uint8_t *const p[LANES], unsigned n) {
@@ -48,6 +47,8 @@ FORCE uint32_t lane_data_u32(emu_wave *w, const emu_op *o, int i, int k) {
 FORCE uint64_t lane_data_u64(emu_wave *w, const emu_op *o, int i, int k) {
     return w->v[(o->r[2] + 2 * k) & 255][i] | (uint64_t)w->v[(o->r[2] + 2 * k + 1) & 255][i] << 32;
 }
+// Rows of macros without semicolons look like one statement to it.
+// clang-format off
 #define ATOMICS(X)                                                                                           \
     X(add_u32, u32, u32, x + y)                                                                              \
     X(sub_u32, u32, u32, x - y)                                                                              \

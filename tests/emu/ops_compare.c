@@ -2,7 +2,8 @@
 #include "machine.h"
 #include "half.h"
 #include <math.h>
-// clang-format off: it takes rows of macros without semicolons for one statement
+// Rows of macros without semicolons look like one statement to it.
+// clang-format off
 
 FORCE void result(emu_wave *w, const emu_op *o, uint32_t m) { put_s(w, o->d, m & w->s[EXEC]); }
 

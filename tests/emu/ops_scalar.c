@@ -1,7 +1,8 @@
 /* ops_scalar.c - scalar instructions: one value a wave. a and b are the sources, r the result; the third argument of a family is the new SCC. */
 #include "machine.h"
 #include <math.h>
-// clang-format off: it takes rows of macros without semicolons for one statement
+// Rows of macros without semicolons look like one statement to it.
+// clang-format off
 
 #define S1(name, T, get, result, carry)                                                                      \
     static void s_##name(emu_wave *w, const emu_op *o) {                                                     \
