@@ -186,14 +186,13 @@ INLINE void v_block(const mx_mm_task *t, const v_work *work, const int bits, con
             codes[j] = v_row(row, row_bytes, 2 * MX_MM_STEP, row, work->rows[j]);
     }
     const size_t scale_bytes = (size_t)n_fold * (size_t)work->size, more = (size_t)VL * (size_t)work->size;
-    const char *scale_end = (const char *)m->scales + scale_bytes * (size_t)m->n_out;
-    const char *bias_end = (const char *)m->biases + scale_bytes * (size_t)m->n_out;
+    const size_t all = scale_bytes * (size_t)m->n_out;
 #pragma GCC unroll 4
     for (int j = 0; j < nw; j++) {
         const size_t at = scale_bytes * (size_t)(out + j * apart);
-        const char *s = v_row((const char *)m->scales + at, scale_bytes, more, scale_end, work->scales[j]);
-        const char *b = NULL;
-        if (m->biases) b = v_row((const char *)m->biases + at, scale_bytes, more, bias_end, work->biases[j]);
+        const char *s = m->scales, *b = m->biases;
+        s = v_row(s + at, scale_bytes, more, s + all, work->scales[j]);
+        if (b) b = v_row(b + at, scale_bytes, more, b + all, work->biases[j]);
 #pragma GCC unroll 4
         for (int i = 0; i < nx; i++) {
             acc[j][i] =
