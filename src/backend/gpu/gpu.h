@@ -108,6 +108,7 @@ const char *mx_gpu_kind(const mx_qmat *w);
 mx_k_weights mx_gpu_weights(const mx_qmat *w);
 mx_k_mat mx_gpu_mat(const mx_mat *m);
 mx_k_rope_append mx_gpu_rope(const mx_rope_append *a);
+mx_k_attention mx_gpu_attention_args(const mx_attention *a); // of one part, for all sequences
 mx_k_batch mx_gpu_batch(const mx_batch *b, int group);
 uint32_t mx_gpu_kv_type(mx_dtype t);
 static inline uint32_t mx_div_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }

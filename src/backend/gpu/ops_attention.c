@@ -68,25 +68,29 @@ static mx_status decode(mx_gpu_dev *d, mx_k_attention k, const mx_k_batch *kb, c
                : MX_OK;
 }
 
+mx_k_attention mx_gpu_attention_args(const mx_attention *a) {
+    return (mx_k_attention){.q = mx_gpu_mat(&a->q),
+                            .out = mx_gpu_mat(&a->out),
+                            .pool_k = a->kv.k,
+                            .pool_v = a->kv.v,
+                            .sinks = a->sinks,
+                            .n_head = (uint32_t)a->n_head,
+                            .n_kv = (uint32_t)a->n_kv,
+                            .group = (uint32_t)(a->n_head / a->n_kv),
+                            .hd = (uint32_t)a->hd,
+                            .window = (uint32_t)a->window,
+                            .n_part = 1,
+                            .part_splits = 1,
+                            .q_lo = 1,
+                            .q_hi = UINT32_MAX,
+                            .scale = a->scale,
+                            .softcap = a->softcap};
+}
+
 mx_status mx_gpu_attention(mx_dev *dev, const mx_attention *a, const mx_batch *b, mx_err *err) {
     mx_gpu_dev *d = (mx_gpu_dev *)dev;
     mx_k_batch kb = mx_gpu_batch(b, a->kv.group);
-    mx_k_attention k = {.q = mx_gpu_mat(&a->q),
-                        .out = mx_gpu_mat(&a->out),
-                        .pool_k = a->kv.k,
-                        .pool_v = a->kv.v,
-                        .sinks = a->sinks,
-                        .n_head = (uint32_t)a->n_head,
-                        .n_kv = (uint32_t)a->n_kv,
-                        .group = (uint32_t)(a->n_head / a->n_kv),
-                        .hd = (uint32_t)a->hd,
-                        .window = (uint32_t)a->window,
-                        .n_part = 1,
-                        .part_splits = 1,
-                        .q_lo = 1,
-                        .q_hi = UINT32_MAX,
-                        .scale = a->scale,
-                        .softcap = a->softcap};
+    mx_k_attention k = mx_gpu_attention_args(a);
     bool matrix = a->kv.type != MX_F32 && a->hd % 8 == 0 && a->hd <= 256;
     if (matrix && b->max_q_len >= PREFILL_FROM) {
         mx_k_attention many = k;

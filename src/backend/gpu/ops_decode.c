@@ -51,18 +51,8 @@ mx_status mx_gpu_decode_attention(mx_dev *dev, const void *args, mx_err *err) {
     const mx_batch *b = q->b;
     mx_k_batch kb = mx_gpu_batch(b, a->kv.group);
     mx_k_rope_append r = mx_gpu_rope(&q->rope);
-    mx_k_attention k = {.out = mx_gpu_mat(&a->out),
-                        .pool_k = a->kv.k,
-                        .pool_v = a->kv.v,
-                        .sinks = a->sinks,
-                        .n_head = (uint32_t)a->n_head,
-                        .n_kv = (uint32_t)a->n_kv,
-                        .group = (uint32_t)(a->n_head / a->n_kv),
-                        .hd = (uint32_t)a->hd,
-                        .window = (uint32_t)a->window,
-                        .share_bits = share_bits(a),
-                        .scale = a->scale,
-                        .softcap = a->softcap};
+    mx_k_attention k = mx_gpu_attention_args(a);
+    k.share_bits = share_bits(a);
     cut(d, &k, b);
     if (k.n_part > 1) {
         size_t n = (size_t)kb.n_tok * k.n_head * k.n_part;
