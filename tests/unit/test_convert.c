@@ -113,7 +113,7 @@ TEST(refuses_what_makes_no_sense)
         {{.source = plain, .dequantize = true}, MX_EINVAL, "not quantized"},
         {{.source = mxfp8, .quantize = true}, MX_EINVAL, "quantized already"},
         {{.source = "/nonexistent"}, MX_ENOTFOUND, "no such"},
-        {{.source = mx_test_path("tests/checkpoints/qwen3-moe-fp8block")}, MX_UNSUPPORTED, "fp8"},
+        {{.source = mx_test_path("tests/checkpoints/qwen3-5-fp8block")}, MX_UNSUPPORTED, "fp8"},
         {{.source = in_dir(mxfp8, "config.json")}, MX_EINVAL, "config.json"},
     };
     for (size_t i = 0; i < countof(cases); i++) {
