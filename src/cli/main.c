@@ -53,7 +53,7 @@ static const command commands[] = {
      "  mlxcel verify --reference A --against B              compare the traces of two hosts\n"},
     {"bench", NULL, C_BENCH, cmd_bench, "MODEL", "measure speed, in the shape of llama-bench",
      "ppN is a prompt of N tokens, tgN an answer of N, ppP+tgN both; @ dD: behind D tokens. Random tokens;\n"
-     "tokenization and sampling are not timed, but for the choice of the likeliest token on a device that makes it.\n"},
+     "tokenization and sampling are not timed, but for a device's choice of the likeliest token.\n"},
     {"devices", NULL, C_DEVICES, cmd_devices, "", "list the devices that can run models", ""},
 };
 
